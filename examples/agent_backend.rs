@@ -44,8 +44,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         json!({"type": "function", "function":
             {"name": &*tool.name, "description": tool.description, "parameters": tool.input}})
     };
-    let listing = windlass.toolbox().listing().map_err(windlass::Error::Tool)?;
-    let tools: Vec<Value> = listing.into_iter().map(describe).collect();
+    let listing = windlass.toolbox().listing_with(|_| true);
+    for failed in &listing.failed {
+        eprintln!("{failed}");
+    }
+    let tools: Vec<Value> = listing.tools.into_iter().map(describe).collect();
 
     // A real model goes here: send `tools` and `messages` to its API, and return the message of its response.
     let model = |_tools: &[Value], messages: &[Value]| {

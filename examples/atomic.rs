@@ -79,7 +79,7 @@ async fn main() -> windlass::Result<()> {
         .await?;
 
     println!("The listing of `celsius` for the model:");
-    for tool in windlass.toolbox().listing().map_err(windlass::Error::Tool)? {
+    for tool in windlass.toolbox().listing().tools {
         if &*tool.name == "celsius" {
             println!("  {}\n  {}", tool.description, tool.input.unwrap_or_default());
         }

@@ -1,5 +1,5 @@
-//! Tools without the macro: a body and a schema written by hand, schemas that are fetched when they are first needed,
-//! and a durable closure. A bridge to the tools of another system is made this way: there, names and schemas are data.
+//! Tools without the macro: a body and a schema written by hand, a source whose schemas are fetched when they are first
+//! needed, and a durable closure. A bridge to the tools of another system is made this way: there, names and schemas are data.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass::prelude::*;
-use windlass::tool::{Atomic, Body, Schemas};
+use windlass::tool::{Atomic, Body, Schemas, Source, ToolRef};
 
 type AttemptFuture = Pin<Box<dyn Future<Output = ToolResult<Output>> + Send>>;
 
@@ -63,20 +63,32 @@ impl Atomic for Remote {
     }
 }
 
-/// Hundreds of tools whose schemas are not known yet. Each schema is fetched when it is first needed, and kept.
-fn catalogue() -> impl Iterator<Item = Tool> {
-    (1..=300).map(|number| {
-        let spec = ToolSpec::new(format!("remote_{number}"), "A tool of a catalogue.");
-        let body = Body::Atomic(Arc::new(Remote));
-        let fetch = |spec: &ToolSpec| {
-            FETCHED.fetch_add(1, Ordering::Relaxed);
-            if &*spec.name == "remote_13" {
-                return Err(ToolError::unavailable("the catalogue has no schema of remote_13"));
-            }
-            Ok(Schemas::input(json!({"type": "object", "required": ["x"]})))
-        };
-        Tool::lazy(spec, fetch, body).effect(Effect::Readonly)
-    })
+/// Thousands of tools, of which it lists 300. Each schema is fetched when it is first needed, and kept.
+struct Catalogue;
+
+impl Source for Catalogue {
+    fn list(&self) -> ToolResult<Vec<Tool>> {
+        Ok((1..=300).map(remote).collect())
+    }
+
+    /// A name that is not listed. The id of these tools is their name.
+    fn find(&self, tool: &ToolRef) -> ToolResult<Option<Tool>> {
+        let number = tool.as_str().strip_prefix("remote_").and_then(|number| number.parse().ok());
+        Ok(number.filter(|number| (1..=9999).contains(number)).map(remote))
+    }
+}
+
+fn remote(number: u32) -> Tool {
+    let spec = ToolSpec::new(format!("remote_{number}"), "A tool of a catalogue.");
+    let body = Body::Atomic(Arc::new(Remote));
+    let fetch = |spec: &ToolSpec| {
+        FETCHED.fetch_add(1, Ordering::Relaxed);
+        if &*spec.name == "remote_13" {
+            return Err(ToolError::unavailable("the catalogue has no schema of remote_13"));
+        }
+        Ok(Schemas::input(json!({"type": "object", "required": ["x"]})))
+    };
+    Tool::lazy(spec, fetch, body).effect(Effect::Readonly)
 }
 
 #[tokio::main]
@@ -91,7 +103,7 @@ async fn main() -> windlass::Result<()> {
         Ok(total)
     });
     let windlass = Windlass::in_memory().tool(prices()).tool(basket).await?;
-    windlass.toolbox().mount("catalogue", catalogue())?;
+    windlass.toolbox().mount_source("catalogue", Catalogue)?;
     println!("{} tools, {} schemas fetched", windlass.toolbox().tools().len(), FETCHED.load(Ordering::Relaxed));
 
     let apple = windlass.call_json("price", json!({"item": "apple"})).await?;
@@ -108,6 +120,8 @@ async fn main() -> windlass::Result<()> {
         let outcome = windlass.call_json("remote_7", args).await?;
         println!("remote_7:  {} ({} fetched)", outcome.for_model(), FETCHED.load(Ordering::Relaxed));
     }
+    let unlisted = windlass.call_json("remote_4711", json!({"x": 1})).await?;
+    println!("unlisted:  {} ({} fetched)", unlisted.for_model(), FETCHED.load(Ordering::Relaxed));
     println!("remote_13: {}", windlass.call_json("remote_13", json!({"x": 1})).await?.for_model());
     windlass.shutdown().await
 }

@@ -144,6 +144,7 @@ no price:  {"error":{"kind":"failed","message":"no price for \"plum\"","retryabl
 basket:    75
 remote_7:  "remote_7 did {\"x\":1}" (1 fetched)
 remote_7:  {"error":{"kind":"invalid_arguments","message":"the arguments do not fit the tool's schema: \"x\" is a required property","retryable":false,"violations":[{"message":"\"x\" is a required property","pointer":""}]}} (1 fetched)
+unlisted:  "remote_4711 did {\"x\":1}" (2 fetched)
 remote_13: {"error":{"kind":"unavailable","message":"the catalogue has no schema of remote_13","retryable":false}}
 "#,
     );

@@ -32,7 +32,7 @@ fn call(cents: u64) -> ToolCall {
 }
 
 fn start(world: &World, runtime: &Runtime, call: ToolCall) -> RunId {
-    let run = runtime.start(call).expect("it starts");
+    let run = runtime.start_unconfirmed(call).expect("it starts");
     world.pass(MOMENT);
     run
 }

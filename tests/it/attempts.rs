@@ -60,7 +60,7 @@ fn b06_time_outs_are_per_tool_and_per_call() {
 fn b06_a_timed_out_once_call_is_in_doubt_not_merely_failed() {
     on_every_store(|world| {
         let runtime = world.runtime([sleeper("act", &world).timeout(Duration::from_millis(100))]);
-        let run = runtime.start(sleep("act", 60_000)).unwrap();
+        let run = runtime.start_unconfirmed(sleep("act", 60_000)).unwrap();
         let waiting = runtime.clone();
         assert!(
             world.sim.block_on(async move { waiting.attach(run).await.map(|_| ()) }).is_none(),
@@ -188,7 +188,7 @@ fn l05_cancelling_fires_the_token_then_waits_the_grace_then_drops() {
             let runtime = runtime.clone();
             let sim = sim.clone();
             world.run(async move {
-                let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
+                let run = runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
                 sim.sleep(Duration::from_secs(1)).await;
                 runtime.cancel(run, "ann", "no longer needed").await.unwrap();
                 (runtime.attach(run).await.unwrap().remove(0), runtime.info(run).await.unwrap().unwrap())
@@ -210,7 +210,7 @@ fn l05_a_once_attempt_cancelled_in_the_middle_is_in_doubt() {
     let runtime = world.runtime([stubborn]);
     let sim = world.sim.clone();
     let doubts = world.run(async move {
-        let run = runtime.start(ToolCall::new("stubborn", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("stubborn", json!({}))).unwrap();
         sim.sleep(Duration::from_millis(1)).await;
         runtime.cancel(run, "ann", "stop").await.unwrap();
         sim.sleep(Duration::from_millis(60)).await;
@@ -231,7 +231,7 @@ fn l05_a_durable_body_gets_a_recorded_cancellation_and_may_clean_up() {
         let runtime = world.runtime([body]);
         let sim = world.sim.clone();
         let outcome = world.run(async move {
-            let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new("body", json!({}))).unwrap();
             sim.sleep(Duration::from_millis(1)).await;
             runtime.cancel(run, "ann", "changed my mind").await.unwrap();
             runtime.attach(run).await.unwrap().remove(0)
@@ -254,7 +254,7 @@ fn l05_a_body_that_does_not_clean_up_in_time_is_cut_off() {
     let runtime = world.runtime([body]);
     let sim = world.sim.clone();
     let (outcome, doubts) = world.run(async move {
-        let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("body", json!({}))).unwrap();
         sim.sleep(Duration::from_millis(1)).await;
         runtime.cancel(run, "ann", "enough").await.unwrap();
         let outcome = runtime.attach(run).await.unwrap().remove(0);

@@ -40,7 +40,7 @@ fn tools() -> [Tool; 3] {
 }
 
 fn start(runtime: &Runtime, name: &str) -> RunId {
-    runtime.start(ToolCall::new(name, json!({}))).expect("it starts")
+    runtime.start_unconfirmed(ToolCall::new(name, json!({}))).expect("it starts")
 }
 
 fn end(world: &World, runtime: &Runtime, run: RunId) -> Value {
@@ -183,7 +183,7 @@ fn w03_a_live_run_continues_within_seconds_of_a_clock_jump() {
     config.suspend_after = 10 * HOUR;
     let runtime = Runtime::new(config);
     let bounded = ToolCall::new("bounded", json!({})).deadline(3 * HOUR);
-    let runs = [start(&runtime, "wait"), runtime.start(bounded).expect("it starts")];
+    let runs = [start(&runtime, "wait"), runtime.start_unconfirmed(bounded).expect("it starts")];
     world.pass(MOMENT);
     assert!(!runs.iter().any(|run| is_suspended(&world, &runtime, *run)));
     ahead.store(4 * HOUR.as_secs(), Ordering::Relaxed);

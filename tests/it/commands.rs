@@ -148,7 +148,7 @@ fn a_step_may_return_a_whole_output() {
             })
         };
         let runtime = world.runtime([body()]);
-        let run = runtime.start(call("body", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(call("body", json!({}))).unwrap();
         world.pass(MOMENT);
         drop(runtime);
         let world = world.restart();
@@ -239,7 +239,7 @@ fn l25_an_outcome_given_by_a_person_cannot_have_commands() {
     });
     let counter = Counter::default();
     let runtime = world.runtime([body, counting(&counter)]);
-    let run = runtime.start(call("body", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(call("body", json!({}))).unwrap();
     world.pass(MOMENT);
     let (by_hand, forked) = world.run(async move {
         let by_hand = runtime.finish_by_hand(run, Ok(causing()), "ada", "enough").await;

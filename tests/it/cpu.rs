@@ -25,7 +25,7 @@ fn w01_a_cpu_bound_once_attempt_that_times_out_is_in_doubt() {
         .with(|spec| spec.hints.cpu_bound = true)
         .timeout(Duration::from_millis(100));
     let runtime = world.runtime([act]);
-    runtime.start(call("act")).unwrap();
+    runtime.start_unconfirmed(call("act")).unwrap();
     world.pass(Duration::from_secs(1));
     let doubts = world.run(async move { runtime.doubts().await.unwrap() });
     assert_eq!(doubts.len(), 1, "it may have happened");
@@ -77,7 +77,7 @@ fn w01_an_attempt_that_timed_out_before_its_thread_started_never_begins() {
     let queue: Arc<Mutex<Vec<_>>> = Arc::default();
     config.spawn = Arc::new(NoThreads(world.sim.clone(), queue.clone()));
     let runtime = Runtime::new(config);
-    runtime.start(call("act")).unwrap();
+    runtime.start_unconfirmed(call("act")).unwrap();
     world.pass(Duration::from_secs(5));
     queue.lock().drain(..).for_each(|task| world.sim.spawn(task));
     world.pass(Duration::from_secs(5));
@@ -95,7 +95,7 @@ fn w01_no_attempt_overlaps_one_whose_store_failed_on_a_thread() {
     let threads: Arc<Mutex<Vec<_>>> = Arc::default();
     config.spawn = Arc::new(NoThreads(world.sim.clone(), threads.clone()));
     let runtime = Runtime::new(config);
-    runtime.start(call("act")).unwrap();
+    runtime.start_unconfirmed(call("act")).unwrap();
     // The doubt cannot be recorded: the run is continued from its journal.
     faulty.fail_after(1, Fault::Refused);
     world.pass(Duration::from_secs(100));

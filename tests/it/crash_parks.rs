@@ -235,7 +235,8 @@ fn l08_a_pending_call_answered_with_a_forged_key_first() {
                 let told = outside.resolve(&forged, Resolution::Ok { value: json!("forged") });
                 assert!(told.is_none(), "{told:?}");
             }
-            outside.resolve(&key, Resolution::Err { code: "closed".into(), message: "come tomorrow".into() });
+            outside
+                .resolve(&key, Resolution::Err { code: "closed".into(), message: "come tomorrow".into(), data: None });
         })
     });
     assert!(report.outcome[0].to_string().contains("come tomorrow"), "{report:?}");

@@ -31,7 +31,7 @@ fn hangs_once(acted: &Counter) -> Tool {
 
 /// Starts a run and waits until nothing more happens.
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
-    let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
     let waiting = runtime.clone();
     world.sim.block_on(async move { waiting.attach(run).await.map(|_| ()) });
     run
@@ -227,7 +227,7 @@ fn w01_did_not_happen_counts_once_the_old_attempt_cannot_be_alive() {
     let acted = Counter::default();
     let slow = hangs_once(&acted).timeout(Duration::from_secs(60));
     let first = world.runtime([slow]);
-    let run = first.start(ToolCall::new("act", json!({}))).unwrap();
+    let run = first.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
     let sim = world.sim.clone();
     world.run(async move { sim.sleep(Duration::from_millis(10)).await });
     assert_eq!(acted.get(), 1, "the first worker's attempt is in flight");
@@ -262,7 +262,7 @@ fn w01_an_early_negative_reconcile_is_repeated() {
         })
     };
     let first = world.runtime([make(&acted, &asked)]);
-    let run = first.start(ToolCall::new("act", json!({}))).unwrap();
+    let run = first.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
     let sim = world.sim.clone();
     world.run(async move { sim.sleep(Duration::from_millis(10)).await });
     let second = world.runtime([make(&acted, &asked)]);

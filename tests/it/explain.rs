@@ -21,7 +21,7 @@ fn call(name: &str) -> ToolCall {
 }
 
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
-    let run = runtime.start(call(name)).expect("it starts");
+    let run = runtime.start_unconfirmed(call(name)).expect("it starts");
     world.pass(MOMENT);
     run
 }
@@ -111,7 +111,7 @@ fn w12_a_waiting_run_says_for_what_and_until_when() {
             (call("mail"), &["a person connects gmail"]),
         ];
         for (call, words) in cases {
-            let run = runtime.start(call).expect("it starts");
+            let run = runtime.start_unconfirmed(call).expect("it starts");
             world.pass(MOMENT);
             let why = explain(&world, &runtime, run);
             says(&why, &["is suspended"]);
@@ -321,7 +321,7 @@ fn w12_a_run_in_every_moment_of_its_life_is_explained() {
         let charge = hangs("charge", Effect::Once).timeout(Duration::from_millis(200));
         let charge = charge.policy(Policy { on_doubt: Some(windlass::tool::spec::OnDoubt::Fail), ..Policy::default() });
         let runtime = world.runtime([job, slow, charge]);
-        let run = runtime.start(call("job")).expect("it starts");
+        let run = runtime.start_unconfirmed(call("job")).expect("it starts");
         world.pass(Duration::from_millis(1));
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..60 {

@@ -96,7 +96,7 @@ fn runs_outlast(path: &Path, why: &str, breaks: impl Fn() + Send + Sync + 'stati
             tokio::task::yield_now().await;
         }
         assert_eq!(store.health(), Health::Unavailable(sentence(&path, why)));
-        match windlass.runtime().start(ToolCall::<Value>::new("book", json!({}))) {
+        match windlass.runtime().start_unconfirmed(ToolCall::<Value>::new("book", json!({}))) {
             Err(Error::Store(StoreError::Unavailable(said))) => assert_eq!(said, sentence(&path, why)),
             other => panic!("{other:?}"),
         }

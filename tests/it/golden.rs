@@ -50,7 +50,9 @@ fn asked(kind: OpKind, name: &str) -> Asked {
             ..windlass::Policy::default()
         })),
         broken: None,
+        metadata: None,
         secrets: Places::default(),
+        identity: None,
     }
 }
 
@@ -79,11 +81,14 @@ fn records() -> Vec<Record> {
         ToolError::Panicked { correlation: "c".into() },
         ToolError::InDoubt { reason: "nobody knows".into() },
     ];
+    let identity = Some(Box::new(Digest::of(&json!("calls"))));
+    let identified = Asked { identity, ..asked(OpKind::Batch, "2") };
     let mut records = vec![
         record("/", Some(asked(OpKind::Call, "book")), Event::Accepted),
         record("/", None, Event::Entered),
         record("0", Some(Asked { broken: Some("too big".into()), ..asked(OpKind::Call, "x") }), Event::Accepted),
         record("1", Some(asked(OpKind::Batch, "2")), Event::Entered),
+        record("1", Some(identified), Event::Entered),
         record("1/0", Some(asked(OpKind::Step, "reserve seat")), Event::Attempting { attempt: 1 }),
         record("1/1", Some(asked(OpKind::Steps, "3")), Event::Intended { attempt: 2, over_by }),
         record("2", Some(asked(OpKind::Version, "discount")), Event::Entered),

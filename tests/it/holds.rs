@@ -33,7 +33,7 @@ fn upgrade(
     new: impl IntoIterator<Item = Tool>,
 ) -> (World, Runtime, RunId, Result<Value, Error>) {
     let runtime = world.runtime([job(old)]);
-    let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     world.pass(Duration::from_secs(1));
     drop(runtime);
     let world = world.restart();
@@ -310,7 +310,7 @@ fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
             .timeout(Duration::from_secs(10_000))
         };
         let runtime = world.runtime([killer(&attempts)]);
-        let run = runtime.start(ToolCall::new("killer", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("killer", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         for life in 1..=3 {
@@ -391,7 +391,7 @@ fn e08_a_looser_effect_class_does_not_apply_to_attempts_already_begun() {
             act.effect(effect)
         };
         let runtime = world.runtime([make(Effect::Once, &attempts)]);
-        let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();
@@ -434,5 +434,39 @@ fn l22_a_body_that_awaits_outside_its_context_is_held_with_advice() {
         let error = world.run(async move { runtime.call(ToolCall::new("outside", json!({}))).await }).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("await outside ctx") && text.contains("move it into `ctx.step(…)`"), "{text}");
+    });
+}
+
+#[test]
+fn w04_a_held_run_whose_claim_was_lost_while_it_was_finished_by_hand_is_held_again() {
+    on_every_store(|world| {
+        let runtime = world.runtime([job(old_code)]);
+        let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
+        world.pass(Duration::from_secs(1));
+        drop(runtime);
+        let world = world.restart();
+        let store = crate::shaky::Shaky::new(world.store.clone());
+        let mut config = world.config([]);
+        config.store = store.clone();
+        let runtime = Runtime::new(config);
+        let recovering = runtime.clone();
+        world.run(async move { recovering.recover().await }).unwrap();
+        world.pass(Duration::from_secs(1));
+        let state = |runtime: &Runtime| {
+            let runtime = runtime.clone();
+            world.run(async move { runtime.info(run).await.unwrap().unwrap().state })
+        };
+        assert!(matches!(state(&runtime), RunState::Held { .. }));
+        let by_hand = |runtime: &Runtime| {
+            let runtime = runtime.clone();
+            world.run(async move { runtime.finish_by_hand(run, Ok(json!(7).into()), "ann", "done").await })
+        };
+        // The store claims the run, but the answer is lost.
+        store.claim.store(1, std::sync::atomic::Ordering::SeqCst);
+        assert!(matches!(by_hand(&runtime), Err(Error::Store(_))));
+        world.pass(Duration::from_secs(60));
+        assert!(matches!(state(&runtime), RunState::Held { .. }), "{:?}", state(&runtime));
+        by_hand(&runtime).unwrap();
+        assert!(matches!(state(&runtime), RunState::Finished { .. }));
     });
 }

@@ -82,7 +82,7 @@ fn w03_e09_runs_that_hold_or_queue_for_a_key_are_suspended_and_served_in_order()
             let mut runtime = world.runtime([holder(&entered, &left)]);
             let runs: Vec<RunId> = (0..3)
                 .map(|_| {
-                    let run = runtime.start(on("holder", "ann")).unwrap();
+                    let run = runtime.start_unconfirmed(on("holder", "ann")).unwrap();
                     world.pass(MOMENT);
                     run
                 })
@@ -132,8 +132,8 @@ fn e09_a_held_run_keeps_its_key_until_it_is_finished_by_hand_also_after_a_restar
         };
         let (entered, left) = (Counter::default(), Counter::default());
         let runtime = world.runtime(tools(&entered, &left));
-        let lost = runtime.start(on("lost", "ann")).unwrap();
-        let waiting = runtime.start(on("holder", "ann")).unwrap();
+        let lost = runtime.start_unconfirmed(on("lost", "ann")).unwrap();
+        let waiting = runtime.start_unconfirmed(on("holder", "ann")).unwrap();
         world.pass(MOMENT);
         assert!(matches!(state(&world, &runtime, lost), RunState::Held { .. }));
         assert_eq!(entered.get(), 0, "what it did under the key is not settled");
@@ -172,7 +172,7 @@ fn e09_b09_a_failure_of_the_store_does_not_release_a_key() {
             let mut config = world.config([by_account(act).effect(Effect::Idempotent)]);
             config.store = faulty.clone();
             let runtime = Runtime::new(config);
-            let runs: Vec<RunId> = (0..3).map(|_| runtime.start(on("act", "ann")).unwrap()).collect();
+            let runs: Vec<RunId> = (0..3).map(|_| runtime.start_unconfirmed(on("act", "ann")).unwrap()).collect();
             // The next commits record the ends of attempts.
             faulty.fail_after(skip, fault);
             for run in &runs {
@@ -212,9 +212,9 @@ fn e09_l17_a_key_is_kept_between_attempts() {
             async move { Ok(n) }
         });
         let runtime = world.runtime([by_account(flaky), by_account(plain)]);
-        let first = runtime.start(on("flaky", "ann")).unwrap();
+        let first = runtime.start_unconfirmed(on("flaky", "ann")).unwrap();
         world.pass(MOMENT);
-        let second = runtime.start(on("plain", "ann")).unwrap();
+        let second = runtime.start_unconfirmed(on("plain", "ann")).unwrap();
         world.pass(MOMENT);
         assert_eq!((tried.get(), other.get()), (1, 0), "the operation is not over");
         assert!(is_suspended(&world, &runtime, first) && is_suspended(&world, &runtime, second));
@@ -231,7 +231,7 @@ fn e09_a_cancelled_run_leaves_the_queue_of_its_key() {
         let runtime = world.runtime([holder(&entered, &left)]);
         let runs: Vec<RunId> = (0..3)
             .map(|_| {
-                let run = runtime.start(on("holder", "ann")).unwrap();
+                let run = runtime.start_unconfirmed(on("holder", "ann")).unwrap();
                 world.pass(MOMENT);
                 run
             })

@@ -113,7 +113,7 @@ fn b02_a_run_keeps_its_layers_over_a_restart() {
     on_every_store(|world| {
         let tried = Tried::default();
         let runtime = tried.runtime(&world, true);
-        let run = runtime.layer("guest").unwrap().start(ToolCall::new("job", json!({}))).unwrap();
+        let run = runtime.layer("guest").unwrap().start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         world.pass(Duration::from_millis(500));
         drop(runtime);
         let world = world.restart();
@@ -176,9 +176,9 @@ fn b02_a_run_whose_layer_is_not_registered_is_held_until_it_is() {
     on_every_store(|world| {
         let tried = Tried::default();
         let runtime = tried.runtime(&world, true);
-        let named = runtime.layer("guest").unwrap().start(ToolCall::new("job", json!({}))).unwrap();
+        let named = runtime.layer("guest").unwrap().start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         let unnamed = runtime.unnamed_layer();
-        let nameless = unnamed.start(ToolCall::new("job", json!({}))).unwrap();
+        let nameless = unnamed.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         world.pass(Duration::from_millis(500));
         drop((runtime, unnamed));
 
@@ -227,7 +227,7 @@ fn b02_l22_replay_compares_the_name_and_only_new_operations_resolve_again() {
     on_every_store(|world| {
         let paid = Counter::default();
         let runtime = world.runtime(payer("pay.v1", &paid));
-        let run = runtime.start(ToolCall::new("twice", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("twice", json!({}))).unwrap();
         world.pass(Duration::from_secs(60));
         drop(runtime);
         let world = world.restart();
@@ -252,7 +252,7 @@ fn b02_a_call_that_is_not_finished_and_whose_tool_is_hidden_now_is_held() {
         let config = world.config(tools("pay.v1"));
         config.toolbox.layer("shop").unwrap();
         let runtime = Runtime::new(config);
-        let run = runtime.layer("shop").unwrap().start(ToolCall::new("twice", json!({}))).unwrap();
+        let run = runtime.layer("shop").unwrap().start_unconfirmed(ToolCall::new("twice", json!({}))).unwrap();
         world.pass(Duration::from_secs(60));
         drop(runtime);
         let world = world.restart();
@@ -291,7 +291,7 @@ fn b02_w10_forks_exports_and_replay_checks_carry_the_scope() {
     let tried = Tried::default();
     let runtime = tried.runtime(&world, true);
     let guest = runtime.layer("guest").unwrap();
-    let run = guest.start(ToolCall::new("job", json!({}))).unwrap();
+    let run = guest.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     assert_eq!(ended(&world, &runtime, run).unwrap(), of_guest());
 
     let asking = runtime.clone();
@@ -302,7 +302,7 @@ fn b02_w10_forks_exports_and_replay_checks_carry_the_scope() {
     assert_eq!(ended(&world, &runtime, fork).unwrap(), of_guest());
     assert_eq!(tried.deleted.get(), 0);
 
-    let waiting = guest.start(ToolCall::new("job", json!({}))).unwrap();
+    let waiting = guest.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     let exporting = runtime.clone();
     let document = world.run(async move { exporting.export(waiting).await }).unwrap().to_string();
     let other = World::new(Kind::Memory);
@@ -372,7 +372,7 @@ fn b02_l13_signals_are_checked_against_the_tool_of_the_runs_own_scope() {
         });
         config.toolbox.layer("guest").unwrap().insert(listener.signal::<i64>("number")).unwrap();
         let runtime = Runtime::new(config);
-        let run = runtime.layer("guest").unwrap().start(ToolCall::new("listener", json!({}))).unwrap();
+        let run = runtime.layer("guest").unwrap().start_unconfirmed(ToolCall::new("listener", json!({}))).unwrap();
         let telling = runtime.clone();
         world.run(async move {
             assert!(telling.signal(run, "number", json!("one"), None).await.is_err(), "not a number");

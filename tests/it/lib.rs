@@ -25,6 +25,10 @@ struct Config;
 struct People;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/principals.md")]
+struct Principals;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/operating.md")]
 struct Operating;
 
@@ -55,6 +59,14 @@ struct Attributes;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/scripts.md")]
 struct Scripts;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/bodies.md")]
+struct Bodies;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/outputs.md")]
+struct Outputs;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]

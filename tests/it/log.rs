@@ -11,6 +11,7 @@ use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
 use windlass::inbox::Settlement;
 use windlass::{Effect, Path, ToolCall, ToolError};
+use windlass_core::time::{Clock, Timestamp};
 
 use crate::world::{Kind, World, on_every_store, tool};
 
@@ -123,7 +124,7 @@ fn w01_a_doubt_is_logged_once() {
         let acts = || tool("act", |_| async { Err::<(), _>(ToolError::in_doubt("the line went dead")) });
         let runtime = world.runtime([acts()]);
         let run = tracing::subscriber::with_default(log.clone(), || {
-            let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
             world.pass(Duration::from_secs(1));
             run
         });
@@ -144,5 +145,58 @@ fn w01_a_doubt_is_logged_once() {
             doubts[0].starts_with("WARN") && doubts[0].contains("could not tell: the line went dead"),
             "{doubts:?}"
         );
+    });
+}
+
+/// A clock on which every sleep takes twice as long, as on a busy machine.
+struct LateClock(windlass_core::testing::Sim);
+
+impl Clock for LateClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn ticks(&self) -> u64 {
+        self.0.ticks()
+    }
+
+    fn sleep(&self, duration: Duration) -> futures_util::future::BoxFuture<'static, ()> {
+        self.0.sleep(2 * duration)
+    }
+}
+
+#[test]
+fn w01_a_shutdown_says_what_it_waits_for_and_stops_when_it_said() {
+    on_every_store(|world| {
+        let log = Log::default();
+        let endless = || tool("endless", |_| std::future::pending::<windlass::ToolResult<()>>());
+        let mut config = world.config([endless()]);
+        config.clock = Arc::new(LateClock(world.sim.clone()));
+        let runtime = windlass_core::Runtime::new(config);
+        let start = runtime.clone();
+        let run = world.run(async move { start.start_call(ToolCall::new("endless", json!({}))).await.unwrap() });
+        world.pass(Duration::from_secs(1));
+        let began = world.sim.ticks();
+        let closing = runtime.clone();
+        tracing::subscriber::with_default(log.clone(), || {
+            world.run(async move { closing.shutdown(Duration::from_secs(10)).await.unwrap() });
+        });
+        let took = Duration::from_nanos(world.sim.ticks() - began);
+        assert!(took >= Duration::from_secs(10) && took < Duration::from_millis(10_100), "{took:?}");
+        let lines = log.0.lock().clone();
+        let warned = |words: &str| {
+            let said = |line: &&String| line.contains(words) && line.contains(&run.to_string());
+            assert_eq!(lines.iter().filter(said).count(), 1, "{words}: {lines:?}");
+        };
+        warned("the shutdown waits up to 10 s for attempts in flight");
+        warned("the shutdown drops attempts in flight");
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([endless()]);
+        let doubts = world.run(async move {
+            runtime.recover().await.unwrap();
+            runtime.doubts().await.unwrap()
+        });
+        assert_eq!(doubts[0].1.why(), "a shutdown interrupted the attempt");
     });
 }

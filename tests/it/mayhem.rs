@@ -89,7 +89,7 @@ fn b09_a_store_that_fails_at_any_commit_changes_nothing_but_the_time_it_takes() 
             if skip != u64::MAX {
                 faulty.fail_after(skip, fault);
             }
-            let run = runtime.start(call("outer")).unwrap();
+            let run = runtime.start_unconfirmed(call("outer")).unwrap();
             let waiting = runtime.clone();
             let sim = world.sim.clone();
             let ended = world.sim.block_on(async move {
@@ -121,7 +121,7 @@ fn l05_a_cancel_at_any_moment_and_a_crash_at_any_other_repeat_nothing_and_hold_n
             let effects = Arc::default();
             let world = World::new(kind);
             let runtime = world.runtime(everything(&world, &effects));
-            let run = runtime.start(call("outer")).unwrap();
+            let run = runtime.start_unconfirmed(call("outer")).unwrap();
             world.pass(Duration::from_micros(cancel * 2_000 + 1));
             let cancelling = runtime.clone();
             let cancelled = world.run(async move { cancelling.cancel(run, "ann", "stop").await });

@@ -206,7 +206,7 @@ fn l01_middleware_is_not_called_again_for_recorded_calls() {
         let mut config = world.config(tools());
         config.middleware = vec![stamp()];
         let runtime = windlass_core::Runtime::new(config);
-        let run = runtime.start(ToolCall::new("t", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("t", json!({}))).unwrap();
         world.pass(std::time::Duration::from_millis(10));
         assert_eq!(asked.get(), 3, "the root and two calls");
         drop(runtime);

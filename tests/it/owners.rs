@@ -34,7 +34,7 @@ fn l22_an_owner_that_lost_its_run_cannot_write_and_its_body_stops() {
         let (first_effects, second_effects) = (Counter::default(), Counter::default());
         let first = world.runtime([long_job(&world, &first_effects)]);
         let second = world.runtime([long_job(&world, &second_effects)]);
-        let run = first.start(ToolCall::new("job", json!({}))).unwrap();
+        let run = first.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         world.pass(Duration::from_millis(3_500));
         assert_eq!(first_effects.get(), 3);
         let (outcome, old) = world.run(async move {
@@ -54,7 +54,7 @@ fn a_clean_shutdown_releases_runs_and_the_next_process_continues_them() {
     on_every_store(|world| {
         let effects = Counter::default();
         let runtime = world.runtime([long_job(&world, &effects)]);
-        let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         world.pass(Duration::from_millis(2_500));
         let (closing, refused) = (runtime.clone(), runtime.clone());
         world.run(async move { closing.shutdown(windlass::limits::DRAIN).await.unwrap() });

@@ -48,7 +48,9 @@ fn w03_twenty_thousand_parked_runs_have_no_tasks_and_are_continued_a_few_at_a_ti
     let runtime = Runtime::new(config);
     let mut runs: Vec<RunId> = Vec::new();
     while runs.len() < RUNS {
-        runs.extend((0..200).map(|_| runtime.start(ToolCall::new("patient", json!({}))).expect("it starts")));
+        runs.extend(
+            (0..200).map(|_| runtime.start_unconfirmed(ToolCall::new("patient", json!({}))).expect("it starts")),
+        );
         world.pass(Duration::from_millis(1));
         assert_eq!(world.sim.tasks(), 1, "the alarm, and nothing for any of {} runs", runs.len());
     }
@@ -79,7 +81,7 @@ fn w03_a_runtime_that_is_shut_down_leaves_no_task_behind_for_its_timers() {
             Ok(json!(null))
         });
         let runtime = world.runtime([sleeper]);
-        runtime.start(ToolCall::new("sleeper", json!({}))).unwrap();
+        runtime.start_unconfirmed(ToolCall::new("sleeper", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         let closing = runtime.clone();
         world.run(async move { closing.shutdown(Duration::ZERO).await }).unwrap();

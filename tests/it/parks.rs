@@ -64,7 +64,7 @@ fn outcome(world: &World, runtime: &Runtime, run: RunId) -> Result<Value, ToolEr
 }
 
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
-    let run = runtime.start(call(name)).expect("it starts");
+    let run = runtime.start_unconfirmed(call(name)).expect("it starts");
     world.pass(MOMENT);
     run
 }
@@ -116,7 +116,7 @@ fn l10_the_resolvers_own_error_reaches_the_body_with_its_code() {
     on_every_store(|world| {
         let runtime = world.runtime([approval(&Counter::default())]);
         for (resolution, kind) in [
-            (Resolution::Err { code: "too_dear".into(), message: "no".into() }, "failed"),
+            (Resolution::Err { code: "too_dear".into(), message: "no".into(), data: None }, "failed"),
             (Resolution::Timeout, "timed_out"),
             (Resolution::Cancelled { reason: "gone".into() }, "cancelled"),
         ] {
@@ -227,10 +227,10 @@ fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() 
         // One attempt at a time: a pending call holds no permit.
         config.in_flight = 1;
         let runtime = Runtime::new(config);
-        let run = runtime.start(on("office", "ann")).unwrap();
+        let run = runtime.start_unconfirmed(on("office", "ann")).unwrap();
         world.pass(MOMENT);
-        let same = runtime.start(on("send", "ann")).unwrap();
-        let other = runtime.start(on("send", "bob")).unwrap();
+        let same = runtime.start_unconfirmed(on("send", "ann")).unwrap();
+        let other = runtime.start_unconfirmed(on("send", "bob")).unwrap();
         assert_eq!(outcome(&world, &runtime, other).unwrap(), json!(1), "another key is free, and so is the permit");
         world.pass(MOMENT);
         assert_eq!(sent.get(), 1, "the key is taken while the answer is pending");
@@ -239,7 +239,7 @@ fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() 
         let runtime = world.runtime(tools());
         let again = runtime.clone();
         world.run(async move { again.recover().await }).unwrap();
-        let next = runtime.start(on("send", "ann")).unwrap();
+        let next = runtime.start_unconfirmed(on("send", "ann")).unwrap();
         world.pass(MOMENT);
         assert_eq!(sent.get(), 1, "a restart does not give it back");
         let key = key(&world, &runtime);

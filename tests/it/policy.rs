@@ -214,7 +214,7 @@ fn b03_a_calls_policy_outlives_a_crash() {
             ..quiet()
         };
         let runtime = world.runtime([make(&world)]);
-        let run = runtime.start(ToolCall::new("hangs", json!({"n": 2})).policy(policy.clone())).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("hangs", json!({"n": 2})).policy(policy.clone())).unwrap();
         world.pass(Duration::from_secs(10));
         drop(runtime);
         let world = world.restart();
@@ -351,14 +351,15 @@ fn w07_a_dry_run_sees_history_session_and_the_runtimes_policy() {
     let Verdict::NeedsApproval(need) = verdict(with(past(true))) else { panic!("the second charge needs approval") };
     assert_eq!(need.whose, Level::Runtime);
     assert_eq!(need.reason, Reason::Holds(Expression::from(once)));
-    let Verdict::Runs(rules) = verdict(with(past(false))) else { panic!("a failed charge is no charge") };
-    assert_eq!(rules.timeout, Duration::from_millis(70));
-    assert!(matches!(verdict(Hypothetical { history: past(true), ..call("find", json!({})) }), Verdict::Runs(_)));
+    let prediction = dry_run(&toolbox(), &runtime, &[with(past(false))]).remove(0);
+    assert!(matches!(prediction.verdict, Verdict::Runs), "a failed charge is no charge");
+    assert_eq!(prediction.policy.map(|policy| policy.timeout), millis(70));
+    assert!(matches!(verdict(Hypothetical { history: past(true), ..call("find", json!({})) }), Verdict::Runs));
     let attended = Policy { approval: Some(Approval::When("!session.attended".into())), ..quiet() };
     let alone = dry_run(&toolbox(), &attended, &[call("find", json!({}))]).remove(0).verdict;
     assert!(matches!(alone, Verdict::NeedsApproval(_)));
     let watched = Hypothetical { attended: true, ..call("find", json!({})) };
-    assert!(matches!(dry_run(&toolbox(), &attended, &[watched]).remove(0).verdict, Verdict::Runs(_)));
+    assert!(matches!(dry_run(&toolbox(), &attended, &[watched]).remove(0).verdict, Verdict::Runs));
     let asks = Policy { approval: Some(Approval::Always), ..quiet() };
     let own = Hypothetical::new(ToolCall::new("find", json!({})).policy(asks));
     let Verdict::NeedsApproval(need) = verdict(own) else { panic!("the call asks") };
@@ -374,13 +375,13 @@ fn actual(policy: &Policy, attended: bool, name: &str) -> String {
         config.toolbox.insert(tool).unwrap();
     }
     let runtime = Runtime::new(config);
-    let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
     world.pass(Duration::from_millis(100));
     let reader = runtime.clone();
     let info = world.run(async move { reader.info(run).await }).unwrap().unwrap();
     if let Some(park) = info.parks.first() {
         return match &park.on {
-            windlass::inbox::Blocked::Connection { provider } => format!("waits for {provider}"),
+            windlass::inbox::Blocked::Connection { provider, .. } => format!("waits for {provider}"),
             windlass::inbox::Blocked::Approval { why, .. } => format!("waits for approval: {why}"),
             other => format!("{other:?}"),
         };
@@ -396,7 +397,7 @@ fn predicted(policy: &Policy, attended: bool, name: &str) -> String {
     }
     let case = Hypothetical { attended, ..call(name, json!({})) };
     match dry_run(&toolbox, policy, &[case]).remove(0).verdict {
-        Verdict::Runs(_) => "ok".to_owned(),
+        Verdict::Runs | Verdict::Answered => "ok".to_owned(),
         Verdict::NeedsConnection { provider, .. } => format!("waits for {provider}"),
         Verdict::NeedsApproval(need) => format!("waits for approval: {need}"),
         Verdict::Refused(error) => error.to_string(),

@@ -72,7 +72,7 @@ fn b03_unattended_acts_at_every_level() {
 fn b03_grant_valid_acts_at_every_level() {
     let policy = Policy { grant_valid: Some(MINUTE), ..Policy::default() };
     on_each_level(policy, guarded, |level, world, runtime, call| {
-        let run = runtime.start(call).unwrap();
+        let run = runtime.start_unconfirmed(call).unwrap();
         world.pass(MINUTE);
         let (decide, now) = (runtime.clone(), world.sim.now());
         let journal = world.run(async move {

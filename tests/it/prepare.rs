@@ -137,7 +137,7 @@ fn l01_a_long_preparation_survives_a_restart() {
             })
         };
         let runtime = world.runtime([slow(&sim, 5_000)]);
-        let run = runtime.start(ToolCall::new("echo", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("echo", json!({}))).unwrap();
         world.pass(Duration::from_millis(100));
         drop(runtime);
         drop(sim);
@@ -180,7 +180,7 @@ fn l01_retries_and_later_processes_see_the_same_bytes() {
             [buy.retry(Retry::attempts(9)).prepare(draw)]
         };
         let runtime = world.runtime(tools(true));
-        let run = runtime.start(ToolCall::new("buy", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("buy", json!({}))).unwrap();
         world.pass(Duration::from_millis(1_500));
         drop(runtime);
         let world = world.restart();
@@ -259,7 +259,7 @@ fn l01_a_durable_body_is_entered_with_the_same_prepared_bytes() {
             [order.prepare(draw)]
         };
         let runtime = world.runtime(tools(&world, 60_000));
-        let run = runtime.start(ToolCall::new("order", json!({"n": 0}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("order", json!({"n": 0}))).unwrap();
         world.pass(Duration::from_millis(100));
         drop(runtime);
         let world = world.restart();

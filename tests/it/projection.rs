@@ -86,7 +86,8 @@ fn e10_a_large_output_is_cut_for_the_model_and_can_be_read_on() {
         assert_eq!(outcome.value(), Some(&json!(text)), "what is computed with is whole");
         let reference = format!("windlass://run/{}/", outcome.run);
         assert!(shown.contains(&reference), "{shown}");
-        let (_, after) = shown.split_once("read on with read_output from offset ").unwrap();
+        let (_, after) = shown.split_once(&format!("GET /v1/runs/{}/output?offset=", outcome.run)).unwrap();
+        assert!(after.contains(&format!("`windlass runs output {} --offset ", outcome.run)), "{shown}");
         let offset: usize = after.split(' ').next().unwrap().parse().unwrap();
         assert_eq!(&text[..offset], &shown[..offset], "the offset is where the head ends");
         let run = outcome.run;
@@ -108,6 +109,47 @@ fn e10_a_large_output_is_cut_for_the_model_and_can_be_read_on() {
 }
 
 #[test]
+fn e10_one_budget_covers_the_value_and_all_text_blocks() {
+    on_every_store(|world| {
+        let picture = || Content::Image(Artifact::new("image/png", [1u8, 2].as_slice()));
+        let (many, long) = ("ä,".repeat(300), "é\n".repeat(1_000));
+        let output = Output::value(json!({"rows": many}))
+            .with(Content::text("between"))
+            .with(picture())
+            .with(Content::text(long.clone()))
+            .with(Content::text("the end"));
+        let full = format!("{}\nbetween\n{long}\nthe end", output.text());
+        assert_eq!(output.full_text(), full);
+        let blocks = || {
+            let made = output.clone();
+            tool("t", move |_| std::future::ready(Ok(made.clone())))
+        };
+        for budget in [400, 1_000, 1_500, 3_000] {
+            let (runtime, outcome) = call(&world, blocks().output_budget(budget));
+            let shown = outcome.projection().content;
+            let texts: Vec<&str> = shown.iter().filter_map(Content::as_text).collect();
+            let total: usize = texts.iter().map(|text| text.len()).sum();
+            assert!(total <= budget && total + 120 > budget, "{budget}: {total}");
+            assert!(texts[0].starts_with(r#"{"rows":"ä,"#) && texts.last().unwrap().ends_with("the end"), "{texts:?}");
+            assert_eq!(shown.iter().filter(|block| **block == picture()).count(), 1, "media are not cut");
+            let all = texts.join("\n");
+            assert_eq!(all.matches("bytes omitted here").count(), 1, "{all}");
+            assert!(all.contains(&format!(" of {} bytes omitted here", full.len())), "{all}");
+            let offset: usize = all.split_once("--offset ").unwrap().1.split_once('`').unwrap().0.parse().unwrap();
+            assert!(all.starts_with(&full[..offset]), "the offset is where the head ends: {all}");
+            let omitted: usize = all.split_once("[… ").unwrap().1.split_once(' ').unwrap().0.parse().unwrap();
+            let tail = &full[offset + omitted..];
+            assert!(all.ends_with(tail) || tail.starts_with('\n'), "{tail}");
+            let run = outcome.run;
+            let rest = world.run(async move { runtime.read_output(run, &Path::root(), offset, usize::MAX).await });
+            assert_eq!(rest.unwrap().text, full[offset..]);
+        }
+        let (_, outcome) = call(&world, blocks().output_budget(full.len() + 1));
+        assert_eq!(outcome.projection().content.len(), 5, "what fits is not cut");
+    });
+}
+
+#[test]
 fn e10_what_fits_the_budget_is_shown_as_it_is() {
     let world = World::new(Kind::Memory);
     let (_, outcome) = call(&world, table().output_budget(45));
@@ -122,7 +164,7 @@ fn e10_the_budget_holds_for_projected_text_and_for_errors() {
     let world = World::new(Kind::Memory);
     let (_, outcome) = call(&world, table().output_budget(600).project(|_: &Output, _: &Value| Ok("é".repeat(10_000))));
     let shown = outcome.for_model().as_str().unwrap().to_owned();
-    assert!(shown.len() <= 600 && shown.contains("from offset 0 "), "{shown}");
+    assert!(shown.len() <= 600 && shown.contains("output?offset=0 or "), "{shown}");
     let (_, outcome) = call(&world, tool("t", |_| async { Err::<Value, _>(ToolError::failed("é".repeat(10_000))) }));
     let message = outcome.for_model()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.len() <= windlass::limits::ERROR_BYTES && message.contains("of 20000 bytes"), "{message}");

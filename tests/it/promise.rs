@@ -53,7 +53,7 @@ fn naps(name: &str, world: &World, time: Duration) -> Tool {
 fn w01_a_cancelled_root_call_in_doubt_ends_with_its_doubt_still_open() {
     on_every_store(|world| {
         let runtime = world.runtime([hangs("act")]);
-        let run = runtime.start(call("act")).unwrap();
+        let run = runtime.start_unconfirmed(call("act")).unwrap();
         world.pass(Duration::from_millis(10));
         let (outcome, doubts) = world.run(async move {
             runtime.cancel(run, "ann", "stop").await.unwrap();
@@ -110,7 +110,7 @@ fn a09_calls_of_a_cancelled_batch_that_have_not_started_do_not_start() {
             Ok(json!([told, cleaned]))
         });
         let runtime = world.runtime([slow, counts("act", &ran), counts("clean", &Counter::default()), body]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         world.pass(Duration::from_millis(10));
         let outcome = world.run(async move {
             runtime.cancel(run, "ann", "stop").await.unwrap();
@@ -168,7 +168,7 @@ fn w06_a_deadline_covers_a_durable_bodys_wait_for_its_key() {
         let entered = Counter::default();
         let [holder, waiter] = key_queue(&world, &entered);
         let runtime = world.runtime([holder, waiter]);
-        runtime.start(call("holder")).unwrap();
+        runtime.start_unconfirmed(call("holder")).unwrap();
         world.pass(Duration::from_millis(10));
         let outcome =
             world.run(async move { runtime.call(call("waiter").deadline(Duration::from_secs(5))).await.unwrap() });
@@ -186,9 +186,9 @@ fn l05_a_durable_body_that_waits_for_its_key_is_cancelled_at_once() {
         let runtime = world.runtime([holder, waiter]);
         let sim = world.sim.clone();
         let outcome = world.run(async move {
-            runtime.start(call("holder")).unwrap();
+            runtime.start_unconfirmed(call("holder")).unwrap();
             sim.sleep(Duration::from_millis(10)).await;
-            let run = runtime.start(call("waiter")).unwrap();
+            let run = runtime.start_unconfirmed(call("waiter")).unwrap();
             sim.sleep(Duration::from_millis(10)).await;
             runtime.cancel(run, "ann", "stop").await.unwrap();
             runtime.attach(run).await.unwrap().remove(0)
@@ -204,9 +204,9 @@ fn w12_a_durable_root_call_that_waits_for_its_key_survives_a_crash() {
     on_every_store(|world| {
         let entered = Counter::default();
         let runtime = world.runtime(key_queue(&world, &entered));
-        runtime.start(call("holder")).unwrap();
+        runtime.start_unconfirmed(call("holder")).unwrap();
         world.pass(Duration::from_millis(10));
-        let run = runtime.start(call("waiter")).unwrap();
+        let run = runtime.start_unconfirmed(call("waiter")).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();
@@ -237,7 +237,7 @@ fn l22_the_time_a_body_sees_before_its_first_operation_is_the_same_when_it_is_en
         let look = |ctx: &mut Ctx| json!(ctx.now().as_micros());
         let runtime = world.runtime([looks(look, true)]);
         world.pass(Duration::from_secs(7));
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();
@@ -277,7 +277,7 @@ fn l22_a_hidden_error_reads_the_same_live_and_from_the_journal() {
             })
         };
         let runtime = world.runtime([body(true)]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();
@@ -293,7 +293,7 @@ fn l22_a_hidden_error_reads_the_same_live_and_from_the_journal() {
 /// Starts `old`, kills the process in the middle of it, and continues with `new`.
 fn replace(world: World, old: Tool, new: Tool) -> Option<Result<Value, Error>> {
     let runtime = world.runtime([old]);
-    let run = runtime.start(call("job")).unwrap();
+    let run = runtime.start_unconfirmed(call("job")).unwrap();
     world.pass(Duration::from_secs(1));
     drop(runtime);
     let world = world.restart();
@@ -363,7 +363,7 @@ fn w01_a_doubt_of_a_body_that_is_over_is_not_attempted_again() {
         });
         let nap = naps("nap", &world, Duration::from_secs(30)).effect(Effect::Readonly);
         let runtime = world.runtime([act, inner, outer, nap]);
-        let run = runtime.start(call("outer")).unwrap();
+        let run = runtime.start_unconfirmed(call("outer")).unwrap();
         world.pass(Duration::from_secs(5));
         let (outcome, doubts) = world.run(async move {
             let (_, doubt) = runtime.doubts().await.unwrap().remove(0);
@@ -417,7 +417,7 @@ fn b09_a_waiter_gets_the_end_of_a_run_whose_store_failed() {
                 world.runtime([counts("act", &ran).reconcile(|_| async { Ok(Reconciled::Happened("found")) })]);
             faulty.fail_after(2, fault);
             let outcome = world.run(async move {
-                let run = runtime.start(call("act")).expect("it is accepted");
+                let run = runtime.start_unconfirmed(call("act")).expect("it is accepted");
                 runtime.attach(run).await
             });
             assert!(outcome.expect("the run ends")[0].result.is_ok());
@@ -467,7 +467,7 @@ fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
         for _ in 0..2 {
             let runtime = world.runtime(tools(&world));
             match run {
-                None => run = Some(runtime.start(call("slow")).unwrap()),
+                None => run = Some(runtime.start_unconfirmed(call("slow")).unwrap()),
                 Some(_) => {
                     let r = runtime.clone();
                     world.run(async move { r.recover().await.unwrap() });
@@ -505,7 +505,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
             })
         };
         let runtime = world.runtime([act(true)]);
-        let run = runtime.start(call("act")).unwrap();
+        let run = runtime.start_unconfirmed(call("act")).unwrap();
         world.pass(Duration::from_secs(1));
         // Another worker takes over while the first may be alive; it accepts "did not happen" only a minute later.
         let second = world.runtime([act(false)]);
@@ -554,9 +554,9 @@ fn w01_a_doubt_keeps_its_key_over_a_crash() {
         [hangs("act").key(key("'k'")), counts("other", &ran).key(key("'k'")), nap, body]
     };
     let runtime = world.runtime(tools(&world));
-    runtime.start(call("body")).unwrap();
+    runtime.start_unconfirmed(call("body")).unwrap();
     world.pass(Duration::from_millis(10));
-    runtime.start(call("act")).unwrap();
+    runtime.start_unconfirmed(call("act")).unwrap();
     world.pass(Duration::from_secs(2));
     assert_eq!(ran.get(), 0, "`act` has the key");
     drop(runtime);

@@ -221,7 +221,7 @@ proptest! {
         let performed = Arc::new(Mutex::new(0));
         let world = World::new(kind);
         let runtime = world.runtime(body(acts.clone(), performed.clone(), false));
-        let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("body", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         let before = *performed.lock();
         drop(runtime);

@@ -81,7 +81,7 @@ fn attaching_keeps_the_models_call_id() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime([tool("t", |_| async { Ok(1) })]);
     let outcome = world.run(async move {
-        let run = runtime.start(call("t").with_id("call_9")).unwrap();
+        let run = runtime.start_unconfirmed(call("t").with_id("call_9")).unwrap();
         runtime.attach(run).await.unwrap().remove(0)
     });
     assert_eq!(outcome.id.as_deref(), Some("call_9"));
@@ -105,7 +105,7 @@ fn w06_a_crash_does_not_extend_a_deadline() {
             world.runtime([slow.with(|spec| spec.limits.deadline = Some(Duration::from_secs(10)))])
         };
         let mut runtime = make(&world);
-        let run = runtime.start(call("slow")).unwrap();
+        let run = runtime.start_unconfirmed(call("slow")).unwrap();
         world.pass(Duration::from_millis(8_500));
         if crash {
             drop(runtime);
@@ -218,7 +218,7 @@ fn a_task_dropped_by_the_executor_abandons_nothing() {
             })
         };
         let runtime = world.runtime([body()]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();
@@ -253,7 +253,7 @@ fn l05_a_run_can_be_cancelled_as_soon_as_it_has_an_id() {
         let never = tool("never", |_| std::future::pending::<ToolResult<()>>()).effect(Effect::Readonly);
         let runtime = world.runtime([never]);
         let outcome = world.run(async move {
-            let run = runtime.start(call("never")).unwrap();
+            let run = runtime.start_unconfirmed(call("never")).unwrap();
             runtime.cancel(run, "ann", "at once").await.unwrap();
             runtime.attach(run).await.unwrap().remove(0)
         });
@@ -272,7 +272,7 @@ fn w01_an_attempt_that_is_lost_repeatedly_is_settled_by_a_person() {
         std::future::pending::<ToolResult<()>>()
     });
     let runtime = world.runtime([hangs.timeout(Duration::from_secs(1)).on_doubt(OnDoubt::Rerun)]);
-    let run = runtime.start(call("hangs")).unwrap();
+    let run = runtime.start_unconfirmed(call("hangs")).unwrap();
     world.pass(Duration::from_secs(600));
     assert_eq!(attempts.get(), windlass::limits::ATTEMPTS_IN_DOUBT);
     let doubts = world.run(async move { runtime.doubts().await.unwrap() });
@@ -301,7 +301,7 @@ fn w12_repeated_store_failures_are_not_a_crash_loop() {
             }
         });
         let runtime = world.runtime([body]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         for _ in 0..5 {
             world.pass(Duration::from_secs(5));
             faulty.fail_after(0, Fault::Refused);
@@ -324,7 +324,7 @@ fn l05_a_crash_does_not_extend_the_time_for_cleaning_up() {
             })
         };
         let runtime = world.runtime([body()]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         let cancelling = runtime.clone();
         world.pass(Duration::from_secs(1));
         world.run(async move { cancelling.cancel(run, "ann", "enough").await.unwrap() });
@@ -368,7 +368,7 @@ fn l22_arguments_that_are_null_are_the_same_after_a_crash() {
             [body, tool("leaf", |_| async { Ok(1) })]
         };
         let runtime = world.runtime(tools(&world, 60_000));
-        let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("body", json!({}))).unwrap();
         world.pass(Duration::from_millis(10));
         drop(runtime);
         let world = world.restart();

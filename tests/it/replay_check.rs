@@ -38,7 +38,7 @@ fn old() -> Tool {
 }
 
 fn start(world: &World, runtime: &Runtime) -> RunId {
-    let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     world.pass(Duration::from_secs(1));
     run
 }
@@ -205,7 +205,7 @@ fn w04_a_check_is_invisible_to_watchers() {
             teller.event::<i64>("n")
         };
         let runtime = world.runtime([teller(false)]);
-        let run = runtime.start(ToolCall::new("teller", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("teller", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         let said = world.run(async move {
             let mut watch = runtime.watch(run, windlass::run::Cursor::START).await.unwrap();

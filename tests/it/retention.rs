@@ -79,7 +79,7 @@ fn w09_one_run_is_purged_and_a_running_one_is_not() {
             Ok(word)
         });
         let runtime = world.runtime([waits]);
-        let run = runtime.start(ToolCall::new("waits", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("waits", json!({}))).unwrap();
         world.pass(MOMENT);
         let purge = || {
             let runtime = runtime.clone();
@@ -164,7 +164,7 @@ impl Life {
     }
 
     fn start(&self, name: &str) -> RunId {
-        let run = self.runtime.start(ToolCall::new(name, json!({}))).unwrap();
+        let run = self.runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
         self.pass(MOMENT);
         run
     }

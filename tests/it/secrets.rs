@@ -119,10 +119,10 @@ fn e26_a_secret_argument_is_nowhere_in_the_file_in_clear() {
     let world = World::new(Kind::Sqlite);
     let (logins, marker) = (Counter::default(), "correct-horse-battery");
     let runtime = world.runtime(tools(&logins));
-    let run = runtime.start(ToolCall::new("tour", json!({"password": marker}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("tour", json!({"password": marker}))).unwrap();
     // Which of these are secret is unknown.
-    let unknown = runtime.start(ToolCall::new("logn", json!({"password": marker}))).unwrap();
-    let unfit = runtime.start(ToolCall::new("login", json!({"password": [marker]}))).unwrap();
+    let unknown = runtime.start_unconfirmed(ToolCall::new("logn", json!({"password": marker}))).unwrap();
+    let unfit = runtime.start_unconfirmed(ToolCall::new("login", json!({"password": [marker]}))).unwrap();
     world.pass(MOMENT);
     assert!(matches!(state(&world, &runtime, run), RunState::Suspended { .. }), "it waits for approval");
     let asked = |record: &Record| record.asked.as_ref().is_some_and(|asked| !asked.secrets.is_empty());
@@ -178,7 +178,7 @@ fn e26_a_divergence_over_a_secret_does_not_reveal_it() {
     };
     let logins = Counter::default();
     let runtime = world.runtime([login(&logins), body("hunter2")]);
-    let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     world.pass(MOMENT);
     drop(runtime);
     let world = world.restart();
@@ -233,8 +233,8 @@ fn e26_a_run_whose_key_is_missing_is_held_until_the_key_is_back() {
     let world = World::new(Kind::Sqlite);
     let runtime = world.runtime(all());
     let secret = |tool: &str| ToolCall::new(tool, json!({"password": "hunter2", "to": "x"}));
-    let [vigil, hanging] = ["vigil", "hang"].map(|tool| runtime.start(secret(tool)).unwrap());
-    let other = runtime.start(ToolCall::new("sleeper", json!({}))).unwrap();
+    let [vigil, hanging] = ["vigil", "hang"].map(|tool| runtime.start_unconfirmed(secret(tool)).unwrap());
+    let other = runtime.start_unconfirmed(ToolCall::new("sleeper", json!({}))).unwrap();
     world.pass(MOMENT);
     drop(runtime);
     let recovered = |world: &World| {
@@ -291,11 +291,24 @@ fn e26_a_lazy_schema_marks_secrets_from_the_first_call_on() {
     };
     let runtime = world.runtime([lazy("late", schemas), lazy("open", Schemas::any)]);
     for (tool, expected) in [("late", vec!["/password".to_owned()]), ("open", Vec::new())] {
-        let run = runtime.start(ToolCall::new(tool, json!({"password": "hunter2", "to": "x"}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new(tool, json!({"password": "hunter2", "to": "x"}))).unwrap();
         world.pass(MOMENT);
         let reading = runtime.clone();
         let journal = world.run(async move { reading.journal(run).await }).unwrap();
         let asked = journal.iter().find_map(|record| record.asked.as_ref()).unwrap();
         assert_eq!(asked.secrets, windlass_core::run::secrets::Places::new(expected), "{tool}");
     }
+}
+
+#[test]
+fn w02_e26_an_inbox_item_has_the_arguments_of_its_call_without_their_secrets() {
+    crate::world::on_every_store(|world| {
+        let runtime = world.runtime([login(&Counter::default())]);
+        let (starting, vault) = (runtime.clone(), json!({"password": "hunter2", "to": "vault"}));
+        world.run(async move { starting.start_call(ToolCall::new("login", vault)).await.unwrap() });
+        world.pass(MOMENT);
+        let items = world.run(async move { runtime.inbox().await }).unwrap();
+        assert_eq!(items.len(), 1);
+        assert_eq!(items[0].args, Some(json!({"password": "•••", "to": "vault"})));
+    });
 }

@@ -90,8 +90,8 @@ fn e09_a_key_is_held_by_one_call_at_a_time_across_workers_in_order_of_arrival() 
     let world = World::new(Kind::Memory);
     let overlap = Overlap::default();
     let all = workers(&world, || vec![keyed(acts("charge", &world.sim, &overlap))]);
-    let runs: Vec<RunId> = (0..6).map(|n| all[n % 2].start(on("charge", "ann")).unwrap()).collect();
-    let other = all[0].start(on("charge", "bob")).unwrap();
+    let runs: Vec<RunId> = (0..6).map(|n| all[n % 2].start_unconfirmed(on("charge", "ann")).unwrap()).collect();
+    let other = all[0].start_unconfirmed(on("charge", "bob")).unwrap();
     world.pass(MOMENT / 2);
     assert_eq!(overlap.now.load(Ordering::Acquire), 2, "one of each account");
     world.pass(20 * MOMENT);
@@ -113,9 +113,9 @@ fn w03_e09_a_run_that_queues_for_a_key_of_another_worker_is_suspended_and_goes_o
         }))
     };
     let [a, b] = workers(&world, || vec![hold()]);
-    let first = a.start(on("hold", "ann")).unwrap();
+    let first = a.start_unconfirmed(on("hold", "ann")).unwrap();
     world.pass(MOMENT);
-    let second = b.start(on("hold", "ann")).unwrap();
+    let second = b.start_unconfirmed(on("hold", "ann")).unwrap();
     world.pass(5 * MOMENT);
     for run in [first, second] {
         assert!(matches!(state(&world, &a, run), RunState::Suspended { .. }), "both cost a row");
@@ -150,11 +150,11 @@ fn e09_a_key_outlasts_its_worker_and_goes_to_the_next_when_the_run_was_taken_ove
     let dead = Runtime::new(config);
     let recovering = dead.clone();
     frozen.block_on(async move { recovering.recover().await }).unwrap().unwrap();
-    let first = dead.start(on("shift", "ann")).unwrap();
+    let first = dead.start_unconfirmed(on("shift", "ann")).unwrap();
     // It begins, and is never polled again.
     while frozen.step() {}
     let [a, _b] = workers(&world, || vec![shift(), acts("act", &world.sim, &overlap)]);
-    let second = a.start(on("shift", "ann")).unwrap();
+    let second = a.start_unconfirmed(on("shift", "ann")).unwrap();
     world.pass(LEASE / 2);
     assert!(matches!(state(&world, &a, second), RunState::Suspended { .. }), "the key is the first one's");
     world.pass(LEASE + 60 * MOMENT);
@@ -193,7 +193,8 @@ fn e09_the_limits_of_a_tool_count_the_attempts_of_all_workers() {
         })
     };
     let all = workers(&world, || vec![limited()]);
-    let runs: Vec<RunId> = (0..8).map(|n| all[n % 2].start(ToolCall::new("fetch", json!({}))).unwrap()).collect();
+    let runs: Vec<RunId> =
+        (0..8).map(|n| all[n % 2].start_unconfirmed(ToolCall::new("fetch", json!({}))).unwrap()).collect();
     world.pass(30 * MOMENT);
     for run in runs {
         assert_eq!(state(&world, &all[0], run), RunState::Finished { ending: Ending::Ok });
@@ -226,7 +227,7 @@ fn e09_waiting_for_a_run_that_waits_for_a_key_of_the_body_is_refused_by_name() {
     };
     let check = |world: &World, runtime: &Runtime| {
         for name in ["parent", "early"] {
-            let run = runtime.start(on(name, "ann")).unwrap();
+            let run = runtime.start_unconfirmed(on(name, "ann")).unwrap();
             let sentence = result(world, runtime, run).unwrap().to_string();
             assert!(sentence.contains("neither could ever continue"), "{name}: {sentence}");
             assert!(sentence.contains("ann"), "{name} names the key: {sentence}");

@@ -50,7 +50,7 @@ fn shaky(world: &World, tools: impl IntoIterator<Item = Tool>, lease: Option<Dur
 }
 
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
-    let run = runtime.start(call(name)).expect("it starts");
+    let run = runtime.start_unconfirmed(call(name)).expect("it starts");
     world.pass(MOMENT);
     run
 }
@@ -207,9 +207,9 @@ fn e18_continuing_many_runs_does_not_lose_the_lease() {
     let recover = runtime.clone();
     world.run(async move { recover.recover().await }).unwrap();
     for _ in 0..3_000 {
-        runtime.start(call("sleeper")).unwrap();
+        runtime.start_unconfirmed(call("sleeper")).unwrap();
     }
-    runtime.start(call("busy")).unwrap();
+    runtime.start_unconfirmed(call("busy")).unwrap();
     world.pass(70 * MOMENT);
     let leases = store.leases.lock().clone();
     let longest = leases.windows(2).map(|pair| pair[1].since(pair[0])).max().unwrap();

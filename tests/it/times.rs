@@ -54,7 +54,7 @@ fn runtime(world: &World, suspend_after: Duration, tools: impl IntoIterator<Item
 
 /// Starts a run and lets some time pass.
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
-    let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
     world.pass(LOOK);
     run
 }
@@ -222,7 +222,7 @@ fn b09_retry_delays_are_queue_time_also_across_a_suspension() {
             }
         });
         let runtime = runtime(&world, suspend_after, [flaky.retry(Retry::attempts(2))]);
-        let run = runtime.start(ToolCall::new("flaky", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("flaky", json!({}))).unwrap();
         let times = times(&world, &runtime, run);
         near(times.running, 2 * WORK);
         near(times.total, LOOK + 2 * WORK);

@@ -66,7 +66,7 @@ fn w10_an_imported_run_is_held_until_it_is_resumed() {
     across(|here, there| {
         let effects = Counter::default();
         let source = here.runtime([job(&effects)]);
-        let run = source.start(ToolCall::new("job", json!({}))).unwrap();
+        let run = source.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
         here.pass(MOMENT);
         let document = export(&here, &source, run);
         assert_eq!(document["windlass_run"], 1);
@@ -114,7 +114,7 @@ fn w10_a_finished_run_is_imported_unchanged() {
             })
         };
         let source = here.runtime([effect(&effects)]);
-        let run = source.start(ToolCall::new("quick", json!({}))).unwrap();
+        let run = source.start_unconfirmed(ToolCall::new("quick", json!({}))).unwrap();
         here.pass(MOMENT);
         let document = export(&here, &source, run);
         let target = there.runtime([effect(&effects)]);
@@ -135,7 +135,7 @@ fn w10_w01_an_imported_attempt_without_a_result_is_in_doubt() {
             })
         };
         let source = here.runtime([stuck()]);
-        let run = source.start(ToolCall::new("stuck", json!({}))).unwrap();
+        let run = source.start_unconfirmed(ToolCall::new("stuck", json!({}))).unwrap();
         here.pass(MOMENT);
         let document = export(&here, &source, run);
         let target = there.runtime([stuck()]);
@@ -171,7 +171,7 @@ fn rounds() -> Tool {
 fn w10_all_generations_and_the_mail_are_exported_and_a_broken_import_is_completed() {
     across(|here, there| {
         let source = here.runtime([rounds()]);
-        let run = source.start(ToolCall::new("rounds", json!({}))).unwrap();
+        let run = source.start_unconfirmed(ToolCall::new("rounds", json!({}))).unwrap();
         here.pass(MOMENT);
         let document = export(&here, &source, run);
         assert_eq!(document["generation"], 2);
@@ -297,7 +297,7 @@ fn w10_a_document_with_an_invalid_value_anywhere_is_refused_or_harmless() {
     let leaf = || crate::world::tool("leaf", |_| async { Ok(json!({"x": 1.5})) });
     let world = World::new(Kind::Memory);
     let runtime = world.runtime([body(), leaf()]);
-    let run = runtime.start(ToolCall::new("body", json!({"a": [1, null]}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("body", json!({"a": [1, null]}))).unwrap();
     world.pass(Duration::from_secs(1));
     let document = world.run(async move {
         runtime.signal(run, "unread", json!(1), None).await.ok();
@@ -359,7 +359,7 @@ fn w10_a_value_at_the_depth_limit_is_read_back_from_everywhere() {
         let (here, there) = (World::new(here), World::new(there));
         let value = json!({"deep": nested(windlass::limits::VALUE_DEPTH - 1)});
         let source = here.runtime(deep());
-        let run = source.start(ToolCall::new("deep", value.clone())).unwrap();
+        let run = source.start_unconfirmed(ToolCall::new("deep", value.clone())).unwrap();
         here.pass(MOMENT);
         let (telling, told) = (source.clone(), value.clone());
         here.run(async move {
@@ -402,7 +402,7 @@ fn w10_a_value_beyond_the_depth_limit_is_refused_on_entry() {
     let runtime = world.runtime([grow, body, steps]);
     let call = |tool: &str, n: usize| {
         let runtime = runtime.clone();
-        let run = runtime.start(ToolCall::new(tool, json!({"n": n}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new(tool, json!({"n": n}))).unwrap();
         world.run(async move { runtime.attach(run).await }).unwrap().remove(0)
     };
     assert_eq!(call("steps", most).value(), Some(&json!(1)));
@@ -411,7 +411,7 @@ fn w10_a_value_beyond_the_depth_limit_is_refused_on_entry() {
     assert_eq!(call("grow", most).value(), Some(&nested(most)));
     let error = call("grow", most + 1).error().unwrap().to_string();
     assert!(error.contains("the output of `grow` is nested deeper than 128 levels"), "{error}");
-    let run = runtime.start(ToolCall::new("deep", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("deep", json!({}))).unwrap();
     world.pass(MOMENT);
     let (telling, value) = (runtime.clone(), nested(most + 1));
     world.run(async move {

@@ -55,7 +55,7 @@ fn trip(body: Body, done: &Counter) -> Tool {
 
 fn begin(world: &World, done: &Counter) -> RunId {
     let runtime = world.runtime([trip(before, done)]);
-    let run = runtime.start(ToolCall::new("trip", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("trip", json!({}))).unwrap();
     world.pass(Duration::from_secs(1));
     run
 }
@@ -120,7 +120,7 @@ fn w04_version_takes_the_old_branch_for_a_parked_run_and_the_new_one_for_others(
         let world = world.restart();
         let runtime = deploy(&world, versioned, &done);
         assert_eq!(value(&world, &runtime, old), json!([1, "yes", 2]));
-        let new = runtime.start(ToolCall::new("trip", json!({}))).unwrap();
+        let new = runtime.start_unconfirmed(ToolCall::new("trip", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();

@@ -12,7 +12,7 @@ use crate::world::{Kind, World, on_every_store};
 const HOUR: Duration = Duration::from_secs(3_600);
 const MOMENT: Duration = Duration::from_secs(1);
 
-fn call(name: &str) -> ToolCall {
+pub(crate) fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
@@ -59,7 +59,7 @@ fn tools() -> [Tool; 2] {
 }
 
 /// All events from a position to the run's end.
-async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
+pub(crate) async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
     let mut watch = runtime.watch(run, from).await.expect("the run is there");
     let mut all = Vec::new();
     while let Some(activity) = watch.next().await {
@@ -68,18 +68,18 @@ async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
     all
 }
 
-fn recorded(all: &[Activity]) -> Vec<Activity> {
+pub(crate) fn recorded(all: &[Activity]) -> Vec<Activity> {
     all.iter().filter(|activity| activity.position != Position::Live).cloned().collect()
 }
 
-fn place(activity: &Activity) -> Cursor {
+pub(crate) fn place(activity: &Activity) -> Cursor {
     match activity.position {
         Position::Recorded(cursor) => cursor,
         other => panic!("{other:?}"),
     }
 }
 
-fn kinds(all: &[Activity]) -> Vec<String> {
+pub(crate) fn kinds(all: &[Activity]) -> Vec<String> {
     let kind = |activity: &Activity| {
         let json = serde_json::to_value(activity).expect("activities are JSON");
         json["kind"].as_str().expect("a kind").to_owned()
@@ -87,7 +87,7 @@ fn kinds(all: &[Activity]) -> Vec<String> {
     all.iter().map(kind).collect()
 }
 
-fn recover(world: &World, runtime: &Runtime) {
+pub(crate) fn recover(world: &World, runtime: &Runtime) {
     let runtime = runtime.clone();
     world.run(async move { runtime.recover().await }).expect("the store answers");
 }
@@ -96,7 +96,7 @@ fn recover(world: &World, runtime: &Runtime) {
 fn l23_a_run_is_watched_live_in_order_from_its_start_to_its_end() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let run = runtime.start(call("job")).unwrap();
+        let run = runtime.start_unconfirmed(call("job")).unwrap();
         let live = world.run(read(runtime.clone(), run, Cursor::START));
         let durable = recorded(&live);
         let expected = [
@@ -137,7 +137,7 @@ fn l23_a_run_is_watched_live_in_order_from_its_start_to_its_end() {
 fn b12_a_reader_resumes_from_any_position_without_gaps() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let run = runtime.start(call("job")).unwrap();
+        let run = runtime.start_unconfirmed(call("job")).unwrap();
         let all = recorded(&world.run(read(runtime.clone(), run, Cursor::START)));
         for (seen, activity) in all.iter().enumerate() {
             let rest = world.run(read(runtime.clone(), run, place(activity).next()));
@@ -152,7 +152,7 @@ fn b12_a_reader_resumes_from_any_position_without_gaps() {
 fn b12_a_stream_continues_after_a_restart_without_duplicates() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let run = runtime.start(call("job")).unwrap();
+        let run = runtime.start_unconfirmed(call("job")).unwrap();
         let watching = runtime.clone();
         let (mut seen, cursor) = world.run(async move {
             let mut watch = watching.watch(run, Cursor::START).await.unwrap();
@@ -242,7 +242,7 @@ fn long() -> Tool {
 fn l23_a_slow_watcher_blocks_no_run_and_misses_nothing() {
     on_every_store(|world| {
         let runtime = world.runtime([long()]);
-        let run = runtime.start(call("long")).unwrap();
+        let run = runtime.start_unconfirmed(call("long")).unwrap();
         let watching = runtime.clone();
         let count = world.run(async move {
             let mut watch = watching.watch(run, Cursor::START).await.unwrap();
@@ -267,7 +267,7 @@ fn l23_a_watch_of_a_run_at_rest_waits_without_a_timer_and_dropping_it_is_harmles
             Ok(value)
         });
         let runtime = world.runtime([forever]);
-        let run = runtime.start(call("forever")).unwrap();
+        let run = runtime.start_unconfirmed(call("forever")).unwrap();
         world.pass(MOMENT);
         let watching = runtime.clone();
         let seen = world.sim.block_on(async move {
@@ -294,7 +294,7 @@ fn l23_a_watch_may_poll_a_run_that_another_process_drives() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime(tools());
     let other = windlass_core::Runtime::new(world.another(tools()));
-    let run = runtime.start(call("job")).unwrap();
+    let run = runtime.start_unconfirmed(call("job")).unwrap();
     let all = world.run(async move {
         let mut watch = loop {
             match other.watch(run, Cursor::START).await {
@@ -325,7 +325,7 @@ fn l23_watching_a_missing_run_is_an_error() {
 fn l23_a_shutdown_ends_a_watch_with_a_position_to_resume_from() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let run = runtime.start(call("job")).unwrap();
+        let run = runtime.start_unconfirmed(call("job")).unwrap();
         world.pass(MOMENT);
         let (last, after, place) = world.run(async move {
             let mut watch = runtime.watch(run, Cursor::START).await.unwrap();
@@ -356,7 +356,7 @@ fn emitter(first: &'static str) -> Tool {
 fn l11_emitting_something_else_on_replay_is_a_divergence() {
     on_every_store(|world| {
         let runtime = world.runtime([emitter("hello")]);
-        let run = runtime.start(call("emitter")).unwrap();
+        let run = runtime.start_unconfirmed(call("emitter")).unwrap();
         world.pass(MOMENT);
         drop(runtime);
         let world = world.restart();
@@ -406,7 +406,7 @@ fn l19_a_trace_shows_child_calls_and_child_runs_where_they_were_started() {
         });
         let [job, slow] = tools();
         let runtime = world.runtime([parent, job, slow]);
-        let run = runtime.start(call("parent")).unwrap();
+        let run = runtime.start_unconfirmed(call("parent")).unwrap();
         let all = world.run(read(runtime.clone(), run, Cursor::START));
         let spawned = all.iter().find_map(|activity| match &activity.what {
             Happening::Spawned { child, .. } => Some((*child, activity.path.clone())),
@@ -436,7 +436,7 @@ fn l23_internal_errors_are_hidden_from_watchers() {
             Err::<(), ToolError>(std::io::Error::other("password=hunter2").into())
         });
         let runtime = world.runtime([leaky]);
-        let run = runtime.start(call("leaky")).unwrap();
+        let run = runtime.start_unconfirmed(call("leaky")).unwrap();
         let all = world.run(read(runtime, run, Cursor::START));
         let said = serde_json::to_string(&all).unwrap();
         assert!(said.contains("correlation id") && !said.contains("hunter2"), "{said}");
@@ -458,11 +458,11 @@ fn e12_an_error_about_a_secret_does_not_reveal_it() {
         let schemas = windlass::tool::Schemas::input(json!({"type": "object", "properties": {"login": login}}));
         let runtime = world.runtime([Tool::atomic(windlass::ToolSpec::new("login", ""), schemas, Nothing)]);
         let args = json!({"login": {"pin": "hunter2", "n": "five"}});
-        let run = runtime.start(ToolCall::new("login", args)).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("login", args)).unwrap();
         let all = world.run(read(runtime.clone(), run, Cursor::START));
         let said = serde_json::to_string(&all).unwrap();
         assert!(said.contains("/login/pin") && said.contains("five") && !said.contains("hunter2"), "{said}");
-        let run = runtime.start(ToolCall::new("login", json!({"login": [{"pin": "hunter2"}]}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("login", json!({"login": [{"pin": "hunter2"}]}))).unwrap();
         let said = serde_json::to_string(&world.run(read(runtime, run, Cursor::START))).unwrap();
         assert!(said.contains("/login") && !said.contains("hunter2"), "{said}");
     });
@@ -512,7 +512,7 @@ fn b12_sequences_continue_over_generations_and_a_batch_is_one_run() {
             if n < 2 { ctx.continue_as(json!({"n": n + 1})).await } else { Ok(json!(n)) }
         });
         let runtime = world.runtime([rounds, slow()]);
-        let run = runtime.start(ToolCall::new("rounds", json!({"n": 0}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("rounds", json!({"n": 0}))).unwrap();
         let all = recorded(&world.run(read(runtime.clone(), run, Cursor::START)));
         assert_eq!(kinds(&all).iter().filter(|kind| *kind == "run_continued").count(), 2);
         assert_eq!(kinds(&all).iter().filter(|kind| *kind == "run_started").count(), 1);

@@ -87,7 +87,7 @@ fn e18_a_leased_run_is_not_taken_and_is_cancelled_from_another_worker() {
         let (acted, looked) = (Counter::default(), Counter::default());
         let a = Worker::new(&world, 1, [chain(&world, &acted, &looked)]);
         let b = Worker::new(&world, 2, [chain(&world, &acted, &looked)]);
-        let run = a.runtime.start(call("chain")).unwrap();
+        let run = a.runtime.start_unconfirmed(call("chain")).unwrap();
         world.pass(MOMENT);
         let resume = b.runtime.clone();
         let error = b.run(async move { resume.resume(run).await }).unwrap_err();
@@ -107,7 +107,7 @@ fn e19_a_run_whose_worker_is_gone_is_taken_over_when_its_lease_is_over() {
     on_every_store(|world| {
         let (acted, looked) = (Counter::default(), Counter::default());
         let a = Worker::new(&world, 1, [chain(&world, &acted, &looked)]);
-        let run = a.runtime.start(call("chain")).unwrap();
+        let run = a.runtime.start_unconfirmed(call("chain")).unwrap();
         world.pass(MOMENT);
         // The process that runs `a` dies; `b` is another one, whose store does not know that.
         drop(a);
@@ -123,7 +123,7 @@ fn e18_a_superseded_worker_stops_and_its_writes_are_refused() {
     on_every_store(|world| {
         let (acted, looked) = (Counter::default(), Counter::default());
         let a = Worker::new(&world, 1, [chain(&world, &acted, &looked)]);
-        let run = a.runtime.start(call("chain")).unwrap();
+        let run = a.runtime.start_unconfirmed(call("chain")).unwrap();
         world.pass(MOMENT);
         // Another worker takes the run by force, as after a pause in which the lease expired.
         let (store, worker) = (world.store.clone(), windlass_core::WorkerId::from_number(77));
@@ -154,7 +154,7 @@ fn e19_an_interrupted_once_attempt_is_settled_not_repeated() {
             if known { slow.reconcile(|_| async { Ok(Reconciled::Happened(json!("found"))) }) } else { slow }
         };
         let a = Worker::new(&world, 1, [make(&world, true)]);
-        let run = a.runtime.start(call("slow")).unwrap();
+        let run = a.runtime.start_unconfirmed(call("slow")).unwrap();
         world.pass(MOMENT);
         drop(a);
         let world = world.restart();
@@ -181,7 +181,7 @@ fn l12_an_owner_bound_run_is_lost_with_its_owner() {
             bound.with(|spec| spec.guards.recovery = Recovery::OwnerBound)
         };
         let runtime = world.runtime([tool()]);
-        let run = runtime.start(call("bound")).unwrap();
+        let run = runtime.start_unconfirmed(call("bound")).unwrap();
         world.pass(MOMENT);
         // Suspended and woken by its own owner: that is not a loss.
         let nudge = runtime.clone();
@@ -213,7 +213,7 @@ fn b02_l12_an_owner_bound_run_whose_layer_is_missing_is_lost_and_not_held() {
             bound.with(|spec| spec.guards.recovery = Recovery::OwnerBound)
         };
         let runtime = world.runtime([tool()]);
-        let run = runtime.layer("guest").unwrap().start(call("bound")).unwrap();
+        let run = runtime.layer("guest").unwrap().start_unconfirmed(call("bound")).unwrap();
         world.pass(MOMENT);
         drop(runtime);
         let world = world.restart();
@@ -236,7 +236,7 @@ fn b02_l12_an_owner_bound_run_whose_layer_is_missing_is_lost_and_not_held() {
 fn l12_an_external_run_is_finished_from_outside() {
     on_every_store(|world| {
         let runtime = world.runtime([Tool::external("courier", "delivers", windlass::tool::Schemas::any())]);
-        let run = runtime.start(call("courier")).unwrap();
+        let run = runtime.start_unconfirmed(call("courier")).unwrap();
         world.pass(MOMENT);
         let answer = runtime.clone();
         world.run(async move {
@@ -374,7 +374,7 @@ fn e19_recovery_continues_runs_at_a_limited_rate_and_new_calls_go_first() {
         };
         let runtime = world.runtime(make(&world));
         for _ in 0..300 {
-            runtime.start(call("slow")).unwrap();
+            runtime.start_unconfirmed(call("slow")).unwrap();
         }
         world.pass(MOMENT);
         drop(runtime);
@@ -419,7 +419,7 @@ fn e18_a_run_found_by_two_workers_has_one_owner() {
         let mut config = world.config([late, tool("quick", |_| async { Ok(()) })]);
         config.store = store.clone();
         let runtime = Runtime::new(config);
-        let run = runtime.start(call("late")).unwrap();
+        let run = runtime.start_unconfirmed(call("late")).unwrap();
         world.pass(58 * MOMENT);
         // Its time comes, and the answer to the claim takes long.
         *store.slow.lock() = Some((world.sim.clone(), 10 * MOMENT));

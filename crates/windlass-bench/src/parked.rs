@@ -171,7 +171,7 @@ mod tests {
         let runtime = Runtime::new(config);
         for _ in 0..RUNS / 200 {
             for _ in 0..200 {
-                runtime.start(ToolCall::new(waiting::NAME, json!({}))).unwrap();
+                runtime.start_unconfirmed(ToolCall::new(waiting::NAME, json!({}))).unwrap();
             }
             let clock = sim.clone();
             sim.block_on(async move { clock.sleep(Duration::from_millis(1)).await }).unwrap();

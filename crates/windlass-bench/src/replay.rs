@@ -52,7 +52,7 @@ impl Replay {
         let (executor, store) = (drive::runtime()?, MemoryStore::new());
         let mut replay = Self { kind, executor, store, toolbox, progress, windlass: None, steps };
         let windlass = replay.executor.block_on(replay.open())?;
-        windlass.runtime().start(ToolCall::new("steps", json!({ "count": steps })))?;
+        windlass.runtime().start_unconfirmed(ToolCall::new("steps", json!({ "count": steps })))?;
         replay.executor.block_on(replay.answered());
         replay.windlass = Some(windlass);
         Ok(replay)

@@ -112,7 +112,7 @@ async fn client(windlass: Windlass, ended: Arc<AtomicU64>, stop: Arc<AtomicBool>
         ended.fetch_add(1, Relaxed);
         call(&windlass, "tree", 2).await?;
         ended.fetch_add(1, Relaxed);
-        let run = windlass.runtime().start(ToolCall::new(waiting::NAME, json!({})))?;
+        let run = windlass.runtime().start_unconfirmed(ToolCall::new(waiting::NAME, json!({})))?;
         waiting::wake(&windlass, run).await?;
         ended.fetch_add(1, Relaxed);
         if stop.load(Relaxed) {

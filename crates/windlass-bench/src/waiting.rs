@@ -115,7 +115,7 @@ fn start(
         } else {
             ToolCall::new(NAME, json!({}))
         };
-        match windlass.runtime().start(call) {
+        match windlass.runtime().start_unconfirmed(call) {
             Ok(run) => {
                 ids.push(run);
                 started += 1;

@@ -3,7 +3,9 @@
 use std::io::Read;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use windlass_server::wire::RawJson;
 
 use crate::exit::{Exit, Failure, Result};
 use crate::style::plain;
@@ -15,6 +17,15 @@ const SNIPPET: usize = 60;
 
 /// A JSON value from the command line: itself, `-` for standard input, `@FILE` for a file.
 pub fn json(text: &str, what: &str) -> Result<Value> {
+    read(text, what)
+}
+
+/// The same, kept byte for byte.
+pub fn raw(text: &str, what: &str) -> Result<RawJson> {
+    read(text, what)
+}
+
+fn read<T: DeserializeOwned>(text: &str, what: &str) -> Result<T> {
     let (text, from) = match text.strip_prefix('@') {
         Some(file) => (file_text(Path::new(file))?, format!("{what} ({file})")),
         None if text == "-" => (stdin_text()?, format!("{what} (standard input)")),

@@ -119,6 +119,7 @@ fn options(config: Option<&Config>, reloading: Option<&Reloading>) -> Result<Opt
         options.allowed_hosts.clone_from(&config.server.allowed_hosts);
         options.allowed_origins.clone_from(&config.server.allowed_origins);
         options.limits.attempts_timeout = config.limits.drain;
+        options.limits.drain_timeout = options.limits.drain_timeout.min(config.limits.drain);
         options.webhook = config.hook().map_err(|problems| api::invalid_config(&problems))?;
     }
     options.reload = reloading.map(Reloading::on_request);

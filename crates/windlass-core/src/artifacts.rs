@@ -339,7 +339,12 @@ impl Runtime {
     /// Stores an artifact for a session from outside. A run of that session must be started with it
     /// ([`start_with`](Runtime::start_with)) within [`limits::ARTIFACT_GRACE`]; the run keeps it from then on.
     pub fn new_artifact(&self, session: impl Into<Arc<str>>, media_type: impl Into<String>) -> ArtifactWriter {
-        ArtifactWriter::new(Some(ArtifactClient::of(self.kernel(), Access::Session(session.into()))), media_type)
+        self.new_artifact_by(Access::Session(session.into()), media_type)
+    }
+
+    /// Like [`new_artifact`](Runtime::new_artifact), on behalf of any holder.
+    pub fn new_artifact_by(&self, by: Access, media_type: impl Into<String>) -> ArtifactWriter {
+        ArtifactWriter::new(Some(ArtifactClient::of(self.kernel(), by)), media_type)
     }
 
     /// Reads an artifact with the access of a session, of a run, or of the store's owner, who may read everything.

@@ -3,38 +3,45 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::attribution::Attribution;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
 use crate::call::operation::{Operation, RecordState};
 use crate::call::plan::{CallSite, Scope, asked, plan, resolve, without_layer};
-use crate::call::{Outcome, ToolCall};
+use crate::call::{Outcome, OutcomeCall, ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::run::Run;
 use crate::run::drive::{Drive, Root};
 use crate::run::machine::Machine;
-use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::run::record::{Asked, OpKind, OpOutcome};
+use crate::run::{Belongs, Run};
 use crate::runtime::{Start, Work};
-use crate::store::Creation;
+use crate::store::{Creation, Turn};
 use crate::tool::projection::ModelView;
-use crate::tool::{Effect, Layers, Toolbox};
+use crate::tool::{Effect, Layers, Tool, Toolbox};
+use crate::value::Digest;
 
 impl Kernel {
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        if !self.drives {
+        if !self.drives.any() {
             let why = "this runtime drives no runs; start the call instead, for the process that drives them";
             return Err(Error::NotDriving(why.to_owned()));
         }
         let base = (self.env.clock.now(), self.env.clock.ticks());
         let id = self.env.mint.run(base.0);
-        let (key, session) = (how.key.clone(), how.session.clone());
-        let creation = Creation { tool, at: base.0, worker: self.lease.worker, key, session, ..Creation::default() };
-        Ok(Run::new(self.clone(), id, base, (how.session.clone(), false), Machine::create(id, creation)))
+        self.drives.add(id);
+        let belongs = Belongs {
+            session: how.session.clone(),
+            is_turn: false,
+            attribution: Attribution::shared(how.principal.as_ref(), how.cause.as_ref()),
+        };
+        let creation = Creation { worker: self.lease.worker, turn: Turn::No, ..how.creation(tool, base.0) };
+        Ok(Run::new(self.clone(), id, base, belongs, Machine::create(id, creation)))
     }
 
     /// Builds a run from submitted work that this process drives from its first poll on. It is in no store yet, and is not
@@ -57,10 +64,10 @@ impl Kernel {
         };
         let snapshot = scope.toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool).filter(|_| missing.is_none());
-        let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
-        let model_view = ModelView::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy));
-        let id = call.id.clone();
-        let run = self.fresh(name, how)?;
+        let has_reader = how.session.is_some() && snapshot.has_reader();
+        let root = self.root_call(&call, tool, has_reader);
+        let run = self.fresh(root.call.tool.clone(), how)?;
+        let rewriting = self.may_rewrite(tool).then(|| run.clone());
         let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);
         self.loop_asked(how.session.as_ref(), run.id, [&call], &refused);
         let future = match (missing, refused.into_iter().next().flatten()) {
@@ -72,7 +79,11 @@ impl Kernel {
             }
             (None, None) => plan(&run, &scope, CallSite::root(), call, tool),
         };
-        Ok(NewRun { drive: Drive::new(run, Root::Call(future)), calls: Calls::One(id, model_view) })
+        Ok(NewRun {
+            drive: Drive::new(run, Root::Call(future)),
+            calls: Calls { rewriting, kind: CallsKind::One(root) },
+            identity: None,
+        })
     }
 
     fn run_of_batch(
@@ -82,21 +93,40 @@ impl Kernel {
         stop_on_failure: bool,
         how: &Start,
     ) -> Result<NewRun> {
-        let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
         let run = self.fresh("batch".into(), how)?;
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         let scope = Scope::of(toolbox.clone());
         let asked = batch_asked(calls.len(), stop_on_failure, &toolbox.layers());
-        run.append(&Path::root(), run.now(), Some(asked), Event::Entered);
         let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
         self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
+        let identity = Some(batch.enter(asked));
         for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
             batch.refuse(index, error);
         }
-        let calls = Calls::Batch(ids.into_iter().zip(batch.model_views()).collect());
+        let rewriting = batch.calls().any(|(_, tool)| self.may_rewrite(tool)).then(|| run.clone());
+        let has_reader = how.session.is_some() && toolbox.snapshot().has_reader();
+        let roots = batch.calls().map(|(call, tool)| self.root_call(call, tool, has_reader)).collect();
+        let calls = Calls { rewriting, kind: CallsKind::Batch(roots) };
         batch.accept();
-        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls })
+        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls, identity })
+    }
+
+    fn root_call(&self, call: &ToolCall, tool: Option<&Arc<Tool>>, has_reader: bool) -> RootCall {
+        let name = match &call.tool {
+            ToolRef::Name(name) => name.clone(),
+            ToolRef::Id(id) => id.shared(),
+        };
+        let id = tool.map_or_else(|| name.clone(), |tool| tool.spec().id.shared());
+        let (args, metadata, found) = (call.args.clone(), call.metadata.clone(), tool.cloned());
+        let called = OutcomeCall { tool: id, name, args, metadata, rewritten: None, found, secrets: None };
+        let model_view = ModelView::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy), has_reader);
+        RootCall { id: call.id.clone(), call: called, model_view }
+    }
+
+    /// Whether a call of this tool may be executed with other arguments than it asks for.
+    fn may_rewrite(&self, tool: Option<&Arc<Tool>>) -> bool {
+        !self.env.middleware.is_empty() || tool.is_some_and(|tool| tool.preparer().is_some())
     }
 }
 
@@ -104,36 +134,52 @@ impl Kernel {
 pub(crate) struct NewRun {
     pub(crate) drive: Drive,
     pub(crate) calls: Calls,
+    /// Of a batch: the digest of its calls.
+    pub(crate) identity: Option<Box<Digest>>,
 }
 
-/// What the outcomes of a run's root calls need: the id that the model gave each call, and how the model sees its
-/// output.
+/// What the outcomes of a run's root calls need.
 #[derive(Clone)]
-pub(crate) enum Calls {
-    One(Option<Arc<str>>, ModelView),
-    Batch(Vec<(Option<Arc<str>>, ModelView)>),
+pub(crate) struct Calls {
+    /// The run, if the arguments of a call may be rewritten.
+    rewriting: Option<Arc<Run>>,
+    kind: CallsKind,
+}
+
+#[derive(Clone)]
+enum CallsKind {
+    One(RootCall),
+    Batch(Vec<RootCall>),
+}
+
+/// What the outcome of a call needs: the id that the model gave it, the call itself, and how the model sees its output.
+#[derive(Clone)]
+struct RootCall {
+    id: Option<Arc<str>>,
+    call: OutcomeCall,
+    model_view: ModelView,
 }
 
 impl Calls {
+    pub(crate) fn is_batch(&self) -> bool {
+        matches!(self.kind, CallsKind::Batch(_))
+    }
+
     /// The outcomes, in the order of the calls.
     pub(crate) fn outcomes(self, run: RunId, ended: Vec<OpOutcome>) -> Vec<Outcome> {
-        let outcome = |path, (ended, (id, model_view)): (OpOutcome, (Option<Arc<str>>, ModelView))| Outcome {
-            run,
-            path,
-            id,
-            result: ended.result,
-            times: ended.times,
-            model_view,
+        let rewriting = self.rewriting;
+        let outcome = |path: Path, ended: OpOutcome, root: RootCall| {
+            let RootCall { id, mut call, model_view } = root;
+            call.rewritten = rewriting.as_ref().and_then(|run| run.with(|machine| machine.rewritten_args(&path)));
+            Outcome { run, path, id, call, result: ended.result, times: ended.times, model_view }
         };
-        match self {
-            Self::One(id, model_view) => ended
-                .into_iter()
-                .take(1)
-                .map(|ended| outcome(Path::root(), (ended, (id.clone(), model_view.clone()))))
-                .collect(),
-            Self::Batch(calls) => {
-                let rows = (0u32..).zip(ended.into_iter().zip(calls));
-                rows.map(|(index, row)| outcome(Path::root().child(index), row)).collect()
+        match self.kind {
+            CallsKind::One(root) => {
+                ended.into_iter().next().map(|ended| outcome(Path::root(), ended, root)).into_iter().collect()
+            }
+            CallsKind::Batch(roots) => {
+                let rows = (0u32..).zip(ended.into_iter().zip(roots));
+                rows.map(|(index, (ended, root))| outcome(Path::root().child(index), ended, root)).collect()
             }
         }
     }

@@ -111,7 +111,7 @@ impl Kernel {
     fn stopped_driving(self: &Arc<Self>, driven: &DrivenRun, end: &RunEnd) {
         let (run, id) = (&driven.run, driven.run.id);
         let stop = run.with(|machine| machine.stop().cloned());
-        let keeps_driving = self.drives && !self.closed.load(Ordering::Acquire);
+        let keeps_driving = self.drives.any() && !self.closed.load(Ordering::Acquire);
         let next = match (end, &stop) {
             _ if !keeps_driving => NextStep::Forget,
             (RunEnd::Unknown(_) | RunEnd::Continued, _) | (RunEnd::Elsewhere, Some(Stop::Lapsed)) => NextStep::TakeUp,
@@ -125,6 +125,10 @@ impl Kernel {
         }
         let (next_step, waiters) = self.roster.stop_driving(id, is_owner, driven.epoch(), next);
         self.notify_waiters(waiters, end);
+        if matches!(end, RunEnd::Finished(_)) && self.undriven.awaited.remove(id) && keeps_driving {
+            // Suspended runs that waited for its end are due.
+            self.look_for_due();
+        }
         match (end, stop) {
             _ if !keeps_driving => {}
             _ if next_step != next => self.start_taking_up(id, TakeUpCause::Undriven),

@@ -9,12 +9,13 @@ use crate::admit::Admission;
 use crate::call::loops::sessions::SessionLoops;
 use crate::call::{Attempt, Reach};
 use crate::driver::DrivenRun;
+use crate::drives::DriveScope;
 use crate::env::Env;
 use crate::id::RunId;
 use crate::path::Path;
-use crate::rest::SuspendedRuns;
 use crate::roster::Roster;
 use crate::store::Store;
+use crate::undriven::UndrivenRuns;
 use crate::watchdog::Watchdog;
 use crate::worker::Lease;
 
@@ -28,8 +29,8 @@ pub(crate) struct Kernel {
     pub(crate) lease: Lease,
     /// The runs that this process drives, takes up or waits for.
     pub(crate) roster: Roster<DrivenRun>,
-    /// The timer of suspended runs, and the log limiter for store failures.
-    pub(crate) suspended: SuspendedRuns,
+    /// What is kept about runs that this process does not drive now, and the log limiter for store failures.
+    pub(crate) undriven: UndrivenRuns,
     pub(crate) reach: Arc<Reach>,
     pub(crate) watchdog: Watchdog,
     /// Recent outcomes by session, for loop detection.
@@ -37,8 +38,8 @@ pub(crate) struct Kernel {
     /// Attempts on CPU threads. They may outlive the call that waited for them, and even the time this process drives
     /// their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
-    /// Whether runs are driven here; see [`Config::drives`](crate::Config::drives).
-    pub(crate) drives: bool,
+    /// Which runs are driven here; see [`Config::drives`](crate::Config::drives).
+    pub(crate) drives: DriveScope,
     pub(crate) closed: AtomicBool,
 }
 

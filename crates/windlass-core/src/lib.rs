@@ -11,10 +11,12 @@
 pub mod activity;
 mod admit;
 mod artifacts;
+mod attribution;
 mod begin;
 pub mod call;
 pub mod ctx;
 mod driver;
+mod drives;
 mod env;
 mod error;
 pub mod explain;
@@ -25,7 +27,6 @@ mod path;
 pub mod policy;
 mod reading;
 mod replay_check;
-mod rest;
 mod roster;
 pub mod run;
 mod runtime;
@@ -40,11 +41,14 @@ pub mod time;
 pub mod tool;
 mod transfer;
 pub mod troubles;
+mod undriven;
 mod value;
 mod watchdog;
 mod worker;
 
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
+pub use attribution::check_attribution;
+pub use drives::Drives;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
 pub use path::{BadPath, Path};
@@ -53,8 +57,8 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, Observer, Posted, Question, ReplyResult, Runtime, Session, Start,
-    Submitted, UnfinishedRuns, Work, decode,
+    About, AskedCall, Awaited, Config, Counted, Observer, Posted, Question, RecordedBatch, ReplyResult, Runtime,
+    Session, Start, Submitted, UnfinishedRuns, Work, decode,
 };
 pub use value::{Difference, Digest, read_json};
 pub use watchdog::Stuck;

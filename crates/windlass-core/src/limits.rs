@@ -47,6 +47,17 @@ pub const PATTERN_BACKTRACKS: usize = 10_000;
 /// Most calls in one batch. A model emits tens; more than this indicates a loop.
 pub const BATCH_CALLS: usize = 4_096;
 
+/// Largest provider metadata of one call, in bytes of JSON. Encrypted reasoning of a model takes tens of kilobytes.
+pub const METADATA_BYTES: usize = 256 << 10;
+
+/// Runs of a session whose calls a condition on `history` can look at. Of a session with more runs nothing is known, so that
+/// such a condition asks: the calls that were left out could be the ones it is about. Reading this many takes tens of
+/// milliseconds, and is done only for conditions that mention `history`.
+pub const HISTORY_RUNS: usize = 1_000;
+
+/// Longest principal and longest cause of a run, in characters. Identifiers are shorter; both are indexed.
+pub const ATTRIBUTION_CHARS: usize = 255;
+
 /// Deepest nesting of calls. A legitimate tree of tools is a handful deep; endless recursion is not.
 pub const CALL_DEPTH: usize = 32;
 
@@ -173,6 +184,10 @@ pub const OUTPUT_BUDGET: usize = 32 << 10;
 
 /// Toolboxes with more tools than this list deferrable tools as stubs.
 pub const STUB_ABOVE: usize = 40;
+
+/// How many tools that a source found but does not list are kept for each mounted source. The schemas of a tool take some
+/// kilobytes; further tools are found again for each call.
+pub const UNLISTED_KEPT: usize = 4096;
 
 /// How long a clean shutdown waits for attempts in flight. Supervisors usually wait 30 seconds.
 pub const DRAIN: Duration = Duration::from_secs(10);

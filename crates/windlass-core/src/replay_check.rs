@@ -10,16 +10,18 @@ use futures_util::future::BoxFuture;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
+use crate::attribution::Attribution;
 use crate::call::Reach;
+use crate::drives::DriveScope;
 use crate::env::Env;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::run::Run;
 use crate::run::check::{Check, checkable};
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::Record;
 use crate::run::state::{Hold, RunInfo};
+use crate::run::{Belongs, Run};
 use crate::spawn::Spawn;
 use crate::store::{Claimed, MemoryStore, StoreError};
 use crate::worker::Lease;
@@ -85,13 +87,16 @@ pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Che
         last: WorkerId::default(),
         turn: false,
         session: info.session.clone(),
+        principal: None,
+        cause: None,
         parent: None,
         sealed: None,
         damaged: None,
     };
     let mut machine = Machine::claimed(info.run, claimed, base.0, TakenUp::Woken);
     machine.check_only();
-    let run = Run::new(kernel.clone(), info.run, base, (info.session, false), machine);
+    let belongs = Belongs { attribution: Attribution::of(&info), session: info.session, is_turn: false };
+    let run = Run::new(kernel.clone(), info.run, base, belongs, machine);
     let scope = match kernel.scope_of(&run) {
         Ok(scope) => scope,
         Err(hold) => return Check::Held(hold),
@@ -124,12 +129,12 @@ fn isolated_kernel(kernel: &Kernel) -> Kernel {
         store: Arc::new(MemoryStore::default()),
         lease: Lease::new(WorkerId::default(), None),
         roster: Default::default(),
-        suspended: Default::default(),
+        undriven: Default::default(),
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         watchdog: Default::default(),
         loops: Default::default(),
         on_threads: Default::default(),
-        drives: true,
+        drives: DriveScope::All,
         closed: AtomicBool::new(false),
     }
 }

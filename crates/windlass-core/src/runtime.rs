@@ -18,10 +18,12 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
+use crate::attribution::check_attribution;
 use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::driver::DrivenRun;
+use crate::drives::Drives;
 use crate::env::{Env, RuntimeLimits};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -32,13 +34,12 @@ use crate::policy::Policy;
 use crate::roster::RunStage;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Machine;
-use crate::run::record::{Event, OpKind, OpOutcome, Record, Settled, Settler};
+use crate::run::record::{OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
-use crate::store::{Counts, Filter, Store, StoreError, Turn};
-use crate::time::Clock;
-use crate::tool::projection::ModelView;
+use crate::store::{Counts, Creation, Filter, Store, StoreError, Turn};
+use crate::time::{Clock, Timestamp, words};
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
 use crate::value::size;
@@ -46,6 +47,7 @@ use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
 pub use counted::{About, AskedCall, Counted, Question};
+pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
 pub(crate) use sessions::unexpected as unexpected_answer;
 pub use sessions::{Posted, Session, UnfinishedRuns};
@@ -72,6 +74,10 @@ pub struct Start {
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub turn: Turn,
 }
@@ -85,6 +91,17 @@ impl Start {
     /// In this session.
     pub fn session(session: impl Into<Arc<str>>) -> Self {
         Self { session: Some(session.into()), ..Self::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
+        self.cause.iter().try_for_each(|cause| check_attribution("cause", cause))
+    }
+
+    /// The description of a run without an owner that is started like this.
+    pub(crate) fn creation(&self, tool: Arc<str>, at: Timestamp) -> Creation {
+        let Self { key, session, principal, cause, turn } = self.clone();
+        Creation { tool, at, key, session, principal, cause, turn, ..Creation::default() }
     }
 }
 
@@ -123,9 +140,8 @@ pub struct Config {
     pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable, for tests; `None` uses the system's entropy.
     pub seed: Option<u64>,
-    /// Whether this runtime drives runs. If not, runs can be inspected and sent messages, and new runs wait in the
-    /// store for a process that drives them.
-    pub drives: bool,
+    /// Which runs of the store this runtime drives.
+    pub drives: Drives,
 }
 
 impl Config {
@@ -149,7 +165,7 @@ impl Config {
             artifact_bytes: limits::ARTIFACT_BYTES,
             tidy_every: None,
             seed: None,
-            drives: true,
+            drives: Drives::All,
         }
     }
 }
@@ -186,12 +202,12 @@ impl Runtime {
             store: config.store,
             lease,
             roster: Default::default(),
-            suspended: Default::default(),
+            undriven: Default::default(),
             reach: Arc::new(Reach { signer, watchers }),
             watchdog: Default::default(),
             loops: Default::default(),
             on_threads: Default::default(),
-            drives: config.drives,
+            drives: config.drives.into(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -257,7 +273,7 @@ impl Runtime {
     /// Creates a run for the work and waits for its end. A run that has to wait gets a task of its own, so that it
     /// continues even if the caller does not poll this future.
     async fn run(&self, work: Work) -> Result<(RunId, Vec<Outcome>)> {
-        let NewRun { drive, calls } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
+        let NewRun { drive, calls, .. } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if self.goes_on(&end) {
@@ -273,10 +289,9 @@ impl Runtime {
         end.continues_later() || is_elsewhere
     }
 
-    /// Starts one call and returns its run at once. The run continues whatever the caller does. It may not be durable
-    /// yet when this returns; [`attach`](Runtime::attach) waits for its end, and [`start_with`](Runtime::start_with)
-    /// until it is durable.
-    pub fn start(&self, call: ToolCall) -> Result<RunId> {
+    /// Starts one call and returns its run at once, before the store has confirmed it: unlike
+    /// [`start_call`](Runtime::start_call), it may not be durable yet when this returns. For tests and benchmarks.
+    pub fn start_unconfirmed(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
         let work = Work::Call(call).bounded()?;
         let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default())?;
@@ -327,7 +342,7 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => {
                     let journal = messages::current(self.kernel.store.journal(run, 0).await?);
-                    return Ok(self.outcomes(run, &journal));
+                    return Ok(self.recorded_outcomes(&info, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.driven(run).is_some() => {}
@@ -337,7 +352,7 @@ impl Runtime {
                         // Another worker drives it.
                         Some(interval) => self.kernel.env.clock.sleep(interval).await,
                         // It may be among the runs that are being claimed.
-                        None if self.kernel.suspended.is_claiming() => {
+                        None if self.kernel.undriven.is_claiming() => {
                             self.kernel.env.clock.sleep(CHECK_PAUSE).await;
                         }
                         // It may have ended since its row was read, or a thread of this process may be about to
@@ -359,37 +374,6 @@ impl Runtime {
         }
     }
 
-    /// The outcomes of the root calls, from the journal.
-    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
-        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
-        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
-        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
-        let mut found: Vec<Outcome> = finished
-            .filter_map(|record| {
-                let Event::Finished(finished) = &record.event else { return None };
-                let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
-                let outcome =
-                    OpOutcome { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
-                let asked = asked_at(&record.path);
-                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
-                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
-                let own = asked.and_then(|asked| asked.limits.as_deref());
-                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
-                let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(Outcome {
-                    run,
-                    path: record.path.clone(),
-                    id,
-                    result: outcome.result,
-                    times: outcome.times,
-                    model_view,
-                })
-            })
-            .collect();
-        found.sort_by(|a, b| a.path.cmp(&b.path));
-        found
-    }
-
     fn driven(&self, run: RunId) -> Option<DrivenRun> {
         self.kernel.roster.driven(run)
     }
@@ -400,7 +384,7 @@ impl Runtime {
         if self.driven(run).is_some() {
             return Ok(());
         }
-        if !self.kernel.drives {
+        if !self.kernel.drives.any() {
             return Err(Error::NotDriving(format!(
                 "this runtime drives no runs; resume run {run} in a process that does"
             )));
@@ -409,6 +393,7 @@ impl Runtime {
             return Err(Error::Closed);
         }
         self.refuse_half_imported(run).await?;
+        self.adopt(run).await?;
         if let Some(driven) = self.kernel.resume(run).await? {
             driven.run.flush().await;
         }
@@ -424,7 +409,7 @@ impl Runtime {
     pub async fn finish_by_hand(
         &self,
         run: RunId,
-        result: std::result::Result<Output, ToolError>,
+        mut result: std::result::Result<Output, ToolError>,
         by: &str,
         reason: &str,
     ) -> Result<()> {
@@ -433,9 +418,13 @@ impl Runtime {
             return Err(Error::Conflict(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
-        if let Ok(output) = &result {
+        if let Ok(output) = &mut result {
             output.clone().refuse_atomic_only("a person").map_err(|error| Error::Invalid(error.to_string()))?;
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
+            // A run is finished by hand also if its journal can no longer be read.
+            if let Ok(journal) = self.kernel.store.journal(run, 0).await {
+                self.kernel.mark_given(&messages::current(journal), &Path::root(), output);
+            }
         }
         let result = result.map(Arc::new).map_err(Arc::new);
         match self.kernel.finish_by_hand(run, result, settled).await? {
@@ -480,6 +469,35 @@ impl Runtime {
         Observer(self.kernel.watchdog.clone())
     }
 
+    /// Waits for the attempts in flight, at most this long.
+    async fn drain(&self, patience: Duration) {
+        let (kernel, in_flight) = (&self.kernel, || self.kernel.admission.permits.in_use());
+        if in_flight() == 0 {
+            return;
+        }
+        let busy = || -> Vec<String> {
+            let is_busy = |driven: &DrivenRun| !driven.run.with(|machine| machine.is_parked());
+            kernel
+                .roster
+                .all_driven()
+                .iter()
+                .filter(|driven| is_busy(driven))
+                .map(|driven| driven.run.id.to_string())
+                .collect()
+        };
+        let (attempts, runs) = (in_flight(), busy().join(", "));
+        tracing::warn!(attempts, runs, "the shutdown waits up to {} for attempts in flight", words(patience));
+        let began = kernel.env.clock.ticks();
+        let left = || patience.saturating_sub(Duration::from_nanos(kernel.env.clock.ticks().saturating_sub(began)));
+        while in_flight() > 0 && !left().is_zero() {
+            kernel.env.clock.sleep(left().min(limits::DRAIN_POLL)).await;
+        }
+        if in_flight() > 0 {
+            let (attempts, runs) = (in_flight(), busy().join(", "));
+            tracing::warn!(attempts, runs, "the shutdown drops attempts in flight; `once` attempts will be in doubt");
+        }
+    }
+
     /// Shuts down cleanly. Takes no new calls, starts no new attempts, and waits up to `patience` for the attempts in
     /// flight. Then it stops driving its runs and records that in the store, so that the next process continues them
     /// and none counts as having killed this one. Attempts that are still in flight are dropped; a `once` attempt among
@@ -491,12 +509,7 @@ impl Runtime {
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
-        let mut patience = patience;
-        while kernel.admission.permits.in_use() > 0 && !patience.is_zero() {
-            let nap = patience.min(limits::DRAIN_POLL);
-            kernel.env.clock.sleep(nap).await;
-            patience -= nap;
-        }
+        self.drain(patience).await;
         let mut failed = None;
         for DrivenRun { run, completion } in kernel.roster.all_driven() {
             run.with(Machine::release);

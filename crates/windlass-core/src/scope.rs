@@ -56,6 +56,7 @@ pub(crate) fn recorded_call(asked: &Asked, caller: &Layers) -> ToolCall {
     call.id = asked.call_id.clone();
     call.broken = asked.broken.clone();
     call.limits = asked.limits.clone();
+    call.metadata = asked.metadata.clone();
     call.layers = asked.layers.names().iter().skip(caller.names().len()).cloned().collect();
     call
 }

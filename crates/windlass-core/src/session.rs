@@ -15,7 +15,7 @@ pub(crate) struct Sessions(Mutex<BTreeMap<Arc<str>, Weak<Fifo>>>);
 
 impl Sessions {
     /// The queue in which the attempts of a session wait, either exclusive or shared.
-    pub(crate) fn turns(&self, session: &Arc<str>) -> Arc<Fifo> {
+    pub(crate) fn exclusivity(&self, session: &Arc<str>) -> Arc<Fifo> {
         let mut sessions = self.0.lock();
         if let Some(turns) = sessions.get(session).and_then(Weak::upgrade) {
             return turns;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::attribution::Attribution;
 use crate::call::ToolCall;
 use crate::call::batch::Batch;
 use crate::call::plan::{CallSite, Scope, plan, resolve};
@@ -14,13 +15,13 @@ use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
 use crate::roster::{self, RequestAnswer, RunStage, TakeUpCause};
-use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Event, Finished, OpKind, OpOutcome, Recorded, Settled};
 use crate::run::state::{Ending, Hold, RunState};
+use crate::run::{Belongs, Run};
 use crate::scope::{is_owner_bound, recorded_call};
-use crate::store::{Claimed, KeyPlace, StoreError};
+use crate::store::{Claimed, KeyPlace, Message, StoreError};
 use crate::time::Times;
 use crate::tool::ToolError;
 
@@ -120,9 +121,9 @@ impl Kernel {
         first.wait().await
     }
 
-    /// `None` if this runtime takes up no runs.
+    /// `None` if this runtime does not drive the run.
     fn request(&self, run: RunId, cause: TakeUpCause) -> Option<RequestAnswer<DrivenRun>> {
-        (self.drives && !self.closed.load(Ordering::Acquire)).then(|| self.roster.request(run, cause))
+        (self.drives.includes(run) && !self.closed.load(Ordering::Acquire)).then(|| self.roster.request(run, cause))
     }
 
     /// Starts a task that takes up a run. Only for a caller to which the roster granted the run.
@@ -290,12 +291,19 @@ impl Kernel {
 
     fn claimed(self: &Arc<Self>, id: RunId, mut claimed: Claimed, how: TakenUp) -> Arc<Run> {
         let base = (self.env.clock.now(), self.env.clock.ticks());
-        let session = (claimed.session.clone(), claimed.turn);
+        let belongs = Belongs {
+            session: claimed.session.clone(),
+            is_turn: claimed.turn,
+            attribution: Attribution::shared(claimed.principal.as_ref(), claimed.cause.as_ref()),
+        };
         let shared = std::mem::take(&mut claimed.places);
+        if claimed.mail.iter().any(|mail| matches!(mail.message, Message::Await { .. })) {
+            self.undriven.awaited.insert(id);
+        }
         let mut machine = Machine::claimed(id, claimed, base.0, how);
         shared.iter().for_each(|place| machine.set_shared_place(&place.path, &place.key));
         self.take_up_places(id, &mut machine);
-        Run::new(self.clone(), id, base, session, machine)
+        Run::new(self.clone(), id, base, belongs, machine)
     }
 
     /// Restores the run's places in the key queues. Places of finished operations are given up: the commit that
@@ -342,6 +350,10 @@ impl Kernel {
                 Err(error) => {
                     if let Some(again) = kernel.not_taken_up(id) {
                         kernel.start_taking_up(id, again);
+                    }
+                    // The claim may have succeeded although its answer was lost. Then nothing drives the run.
+                    if !is_final(&error) {
+                        kernel.take_up_after_lost_answer(id, None);
                     }
                     Err(error)
                 }

@@ -26,6 +26,7 @@ const EXPORT_TRIES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+// Many fields: everything about a run that another store needs.
 struct Document {
     windlass_run: u64,
     run: RunId,
@@ -34,6 +35,10 @@ struct Document {
     generation: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    principal: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cause: Option<Arc<str>>,
     /// The run that spawned it, and the path of the spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<Box<(RunId, Path)>>,
@@ -68,6 +73,8 @@ pub(crate) async fn export(kernel: &Kernel, run: RunId) -> Result<Value> {
             created: info.created,
             generation: info.generation,
             session: info.session,
+            principal: info.principal,
+            cause: info.cause,
             parent: info.parent,
             state: info.state,
             doubts: info.doubts,
@@ -206,6 +213,8 @@ impl Document {
                 at: self.created,
                 worker: kernel.lease.worker,
                 session: self.session.clone(),
+                principal: self.principal.clone(),
+                cause: self.cause.clone(),
                 parent: self.parent.clone(),
                 ..Creation::default()
             }));

@@ -73,7 +73,7 @@ impl Kernel {
             kernel.nudge(run);
         });
         self.store.on_change(&tell);
-        *self.suspended.on_change.lock() = Some(tell);
+        *self.undriven.on_change.lock() = Some(tell);
     }
 
     /// Repeats some work at this interval until the runtime is shut down.

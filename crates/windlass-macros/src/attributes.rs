@@ -180,7 +180,13 @@ const ATTRIBUTES: &[Attribute] = &[
                 __spec.about.narration.add("en", #start, #end);
                 __spec.about.narration.add_failure("en", #failure);
             }),
-            _ => Err(value.wrong("takes texts for the start and the end of a call, and optionally for failures")),
+            [start, end, failure, waiting] => Ok(quote! {
+                __spec.about.narration.add("en", #start, #end);
+                __spec.about.narration.add_failure("en", #failure);
+                __spec.about.narration.add_waiting("en", #waiting);
+            }),
+            _ => Err(value
+                .wrong("takes texts for the start and the end of a call, and optionally for failures and for waiting")),
         }
     }),
     row("recovery", "recovery = owner_bound", Calls, |value| {

@@ -1,5 +1,5 @@
-//! Checks the grammar of concurrency keys at compile time: a literal (`'printer'`), an argument (`args.account`), or
-//! several of these joined with `+`. The kernel parses the same text when the tool is created. Any other CEL expression
+//! Checks the grammar of concurrency keys at compile time: a literal (`'printer'`), an argument (`args.account`), the
+//! principal or cause of the run (`caller`, `cause`), or several of these joined with `+`. The kernel parses the same text when the tool is created. Any other CEL expression
 //! is checked there only.
 
 /// Characters that such a key cannot have outside of its literals, but a CEL expression can.
@@ -22,8 +22,17 @@ fn pieces(source: &str) -> Result<Vec<&str>, &'static str> {
         } else {
             let (word, after) = rest.split_at(rest.find('+').unwrap_or(rest.len()));
             let mut steps = word.trim().split('.');
-            if steps.next() != Some("args") {
-                return Err("it starts with neither a quote nor `args.`");
+            match (steps.next(), steps.clone().next()) {
+                (Some("args"), _) => {}
+                (Some("caller" | "cause"), None) => {
+                    rest = after;
+                    match rest.strip_prefix('+') {
+                        Some(next) => rest = next.trim_start(),
+                        None => return Ok(named),
+                    }
+                    continue;
+                }
+                _ => return Err("it starts with neither a quote nor `args.`"),
             }
             let first = steps.next().filter(|step| !step.is_empty()).ok_or("the argument has no name")?;
             let rest_of_path: Vec<&str> = steps.collect();
@@ -54,6 +63,7 @@ mod tests {
         let none: [&str; 0] = [];
         assert_eq!(arguments("'printer'"), Ok(none.to_vec()));
         assert_eq!(arguments("args.account"), Ok(vec!["account"]));
+        assert_eq!(arguments("'of ' + caller + args.b + cause"), Ok(vec!["b"]));
         assert_eq!(arguments(" 'a+b-' + args.account.id+args.b + 'c' "), Ok(vec!["account", "b"]));
     }
 
@@ -70,6 +80,8 @@ mod tests {
             ("", "neither"),
             ("'open", "not closed"),
             ("account", "neither"),
+            ("caller +", "neither"),
+            ("caller.name", "neither"),
             ("args", "no name"),
             ("args.", "no name"),
             ("args.a.", "no name"),

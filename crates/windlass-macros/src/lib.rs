@@ -65,7 +65,7 @@ use proc_macro::TokenStream;
 /// | `deferral = auto`, `never` or `always` | whether it may be listed as a stub |
 /// | `output_budget = 4096` | bytes of an output that the model sees at once |
 /// | `prepare = quote_price` | `async fn quote_price(call: &Call) -> ToolResult<Preparation>` decides what a call will do |
-/// | `narration = ["Reading {path}", "Read {path}"]` | messages for people, in English, when a call starts and ends; a third for failures |
+/// | `narration = ["Reading {path}", "Read {path}"]` | messages for people, in English, when a call starts and ends; a third for failures, a fourth for waiting |
 /// | `grace = "200ms"` | how long an attempt that was asked to stop may still take |
 /// | `background = allowed` or `never` | whether it may be started without a waiting caller |
 /// | `destructive` | may destroy what cannot be restored |

@@ -267,7 +267,7 @@ fn preflight() -> Response {
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
         (
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "authorization, content-type, idempotency-key, last-event-id, range, accept",
+            "authorization, content-type, idempotency-key, windlass-principal, last-event-id, range, accept",
         ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ];

@@ -12,6 +12,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::access::PRINCIPAL_HEADER;
 use crate::wire::Problem;
 
 /// Problems of all requests.
@@ -68,7 +69,8 @@ pub(crate) fn base() -> OpenApi {
         .build()
 }
 
-/// Adds to every operation its id and its problems, and to every POST the `Idempotency-Key`.
+/// Adds to every operation its id, its problems and the principal that it may name, and to every POST the
+/// `Idempotency-Key`.
 pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
     for (path, item) in &mut api.paths.paths {
         for (method, operation) in [("get", &mut item.get), ("delete", &mut item.delete)] {
@@ -76,11 +78,13 @@ pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
             operation.operation_id = Some(operation_id(method, path));
             adapt_responses(operation);
             add_problems(operation, &READS);
+            add_principal(operation);
         }
         if let Some(operation) = &mut item.post {
             operation.operation_id = Some(operation_id("post", path));
             add_problems(operation, &WRITES);
             add_key(operation);
+            add_principal(operation);
         }
         // Idempotent by itself.
         if let Some(operation) = &mut item.put {
@@ -141,6 +145,28 @@ fn add_problems(operation: &mut Operation, more: &[(&str, &str)]) {
             }
         }
     }
+}
+
+/// Every request with a token may name the principal that it acts for.
+fn add_principal(operation: &mut Operation) {
+    if operation.security.is_some() {
+        return;
+    }
+    let schema = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(255))
+        .pattern(Some("^[!-~]([ -~]{0,253}[!-~])?$"))
+        .build();
+    let description = "Principal for whom the request acts. Another one than the token's needs the scope `impersonate`";
+    let parameter = utoipa::openapi::path::ParameterBuilder::new()
+        .name(PRINCIPAL_HEADER)
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(schema))
+        .build();
+    operation.parameters.get_or_insert_with(Vec::new).push(RefOr::T(parameter));
 }
 
 fn add_key(operation: &mut Operation) {

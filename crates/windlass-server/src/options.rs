@@ -71,7 +71,7 @@ pub struct Limits {
     pub slow_reader_timeout: Duration,
     /// Time that a shutdown waits for pending requests.
     pub drain_timeout: Duration,
-    /// Time that a shutdown then waits for attempts in flight.
+    /// Time that attempts in flight have to end, from the beginning of the shutdown on.
     pub attempts_timeout: Duration,
 }
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -159,6 +159,7 @@ pub async fn serve(
     tracing::info!("the server shuts down");
     // The sender lives until the end of this function: a closed channel would never signal the shutdown.
     stopping.send_replace(true);
+    let began = Instant::now();
     drain(&app).await;
     if let Some(notifier) = notifier {
         notifier.abort();
@@ -166,7 +167,8 @@ pub async fn serve(
     if let Err(error) = announce(None) {
         tracing::debug!("could not remove the server's address from the lock file: {error}");
     }
-    let timeout = app.options.limits.attempts_timeout;
+    // Attempts in flight went on while connections were closed.
+    let timeout = app.options.limits.attempts_timeout.saturating_sub(began.elapsed());
     windlass.shutdown_within(timeout).await.map_err(|error| io::Error::other(error.to_string()))
 }
 

@@ -3,8 +3,10 @@
 pub mod command;
 mod encode;
 pub mod http;
+mod media;
 pub mod net;
 pub mod openapi;
 pub mod process;
 pub mod sandbox;
 pub mod secret;
+pub mod standard;

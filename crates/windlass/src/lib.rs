@@ -57,7 +57,7 @@ pub mod tool {
 
     pub use windlass_core::ToolId;
     pub use windlass_core::call::{
-        Command, Incoming, Middleware, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
+        Command, Incoming, Metadata, Middleware, OutcomeCall, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
     };
     pub use windlass_core::tool::budget::Page;
     pub use windlass_core::tool::view::Projection;
@@ -76,13 +76,15 @@ pub mod run {
     pub use crate::handle::{Act, RunHandle};
     pub use windlass_core::activity::{self, Activity, Cursor, Happening, Position, Trace, Watch};
     pub use windlass_core::call::idempotency_key;
+    pub use windlass_core::check_attribution;
     pub use windlass_core::explain::{self, Explanation};
     pub use windlass_core::run::record;
     pub use windlass_core::run::state::{Divergence, Ending, Hold, RunInfo, RunState};
-    pub use windlass_core::store::{Counts, Filter, Turn};
+    pub use windlass_core::store::{Counts, Filter, StateFilter, Turn};
     pub use windlass_core::time::Times;
     pub use windlass_core::{
-        Check, Checks, Comparison, Cut, Departure, Difference, Differs, ForkChange, Start, Stuck, Submitted, Work,
+        Check, Checks, Comparison, Cut, Departure, Difference, Differs, Digest, ForkChange, RecordedBatch, Start,
+        Stuck, Submitted, Work,
     };
 }
 

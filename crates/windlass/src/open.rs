@@ -9,7 +9,7 @@ use std::time::Duration;
 use windlass_core::policy::Policy;
 use windlass_core::store::Retention;
 use windlass_core::tool::Tool;
-use windlass_core::{Config, Error, Result, Runtime, limits};
+use windlass_core::{Config, Drives, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
@@ -48,7 +48,7 @@ pub struct Builder {
     suspend_after: Duration,
     lease: Option<Duration>,
     artifact_bytes: u64,
-    drives: bool,
+    drives: Drives,
     before_runs: Option<Before>,
 }
 
@@ -97,7 +97,7 @@ impl Builder {
             suspend_after: limits::SUSPEND_AFTER,
             lease: None,
             artifact_bytes: limits::ARTIFACT_BYTES,
-            drives: true,
+            drives: Drives::All,
             before_runs: None,
         }
     }
@@ -208,7 +208,16 @@ impl Builder {
     /// answered here takes effect when another process drives the store. Calls and
     /// [`RunHandle::resume`](crate::RunHandle::resume) are refused.
     pub fn idle(mut self) -> Self {
-        self.drives = false;
+        self.drives = Drives::Nothing;
+        self
+    }
+
+    /// Opens the store for the runs that are called, started or resumed through this runtime, and the runs those spawn.
+    /// The other runs of the store are not claimed: they stay exactly as they are for the next process that drives
+    /// them. A run that waits for one of them, for a key or a turn, waits until then; [`explain`](crate::RunHandle::explain)
+    /// names it.
+    pub fn own_runs_only(mut self) -> Self {
+        self.drives = Drives::Own;
         self
     }
 

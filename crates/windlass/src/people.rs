@@ -91,7 +91,9 @@ impl Inbox {
 
     fn connection(&self, provider: &str, refused: Option<String>) -> Act<'static, usize> {
         let (runtime, provider) = (self.runtime.clone(), provider.to_owned());
-        Act::new(move |key| async move { runtime.connect_under(key.as_deref(), &provider, refused.as_deref()).await })
+        Act::new(
+            move |key| async move { runtime.connect_under(key.as_deref(), &provider, refused.as_deref(), None).await },
+        )
     }
 
     /// The providers that runs wait for, each with those runs.

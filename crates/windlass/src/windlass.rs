@@ -180,9 +180,10 @@ impl Windlass {
         self.runtime.close_session(session, reason).await
     }
 
-    /// Predicts what a call would do: be executed, be refused, or wait for approval. Runs and records nothing.
-    pub fn predict(&self, case: Hypothetical) -> Prediction {
-        self.runtime.predict(case)
+    /// Predicts what a call would do: be executed, be refused, or wait for approval or a connection. Runs and records
+    /// nothing; only middleware is asked.
+    pub async fn predict(&self, case: Hypothetical) -> Result<Prediction> {
+        self.runtime.predict(case).await
     }
 
     /// Replays the journal of every run that matches against the current code, without performing anything.
@@ -200,6 +201,11 @@ impl Windlass {
     /// then keeps it.
     pub fn new_artifact(&self, session: impl Into<Arc<str>>, media_type: impl Into<String>) -> ArtifactWriter {
         self.runtime.new_artifact(session, media_type)
+    }
+
+    /// The same on behalf of any holder, such as a principal.
+    pub fn new_artifact_by(&self, by: Access, media_type: impl Into<String>) -> ArtifactWriter {
+        self.runtime.new_artifact_by(by, media_type)
     }
 
     /// Reads an artifact on behalf of a session or a run, or as the owner of the store, who may read everything.
@@ -269,6 +275,18 @@ impl BatchCall<'_> {
     /// The session its run belongs to.
     pub fn session(mut self, session: impl Into<Arc<str>>) -> Self {
         self.how.session = Some(session.into());
+        self
+    }
+
+    /// Who its run acts for. See [`ToolCall::principal`].
+    pub fn principal(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.how.principal = Some(principal.into());
+        self
+    }
+
+    /// What caused its run, as given. See [`ToolCall::cause`].
+    pub fn cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.how.cause = Some(cause.into());
         self
     }
 

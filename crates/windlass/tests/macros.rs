@@ -156,8 +156,8 @@ fn w07_expressions_are_compiled_when_the_tool_is_made_and_refused_when_it_is_reg
     let Concurrency::Keyed(key) = &Tool::from(keyed_by_cel).spec().guards.concurrency.clone() else {
         panic!("it has a key");
     };
-    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": false})), "a1");
-    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": true})), "fast");
+    assert_eq!(key.evaluate(&windlass::policy::Facts::of_args(&json!({"account": "a1", "fast": false}))), "a1");
+    assert_eq!(key.evaluate(&windlass::policy::Facts::of_args(&json!({"account": "a1", "fast": true}))), "fast");
     let refused = Toolbox::new().insert(badly_guarded).map(|_| ()).unwrap_err().to_string();
     assert!(
         refused.starts_with("tool `badly_guarded`: policy: approval: expression `args.cents >`, line 1"),
@@ -248,7 +248,7 @@ async fn keyed(to: BTreeMap<String, String>, n: u8) -> ToolResult<usize> {
 #[test]
 fn the_kernel_reads_keys_as_the_macro_does() {
     let Concurrency::Keyed(key) = spec(keyed).guards.concurrency else { panic!("it has a key") };
-    assert_eq!(key.evaluate(&json!({"to": {"account": "a"}, "n": 7})), "a→7");
+    assert_eq!(key.evaluate(&windlass::policy::Facts::of_args(&json!({"to": {"account": "a"}, "n": 7}))), "a→7");
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use windlass::Windlass;
 use windlass_bench::drive;
 
-use crate::load::Turn;
+use crate::load::TimedCalls;
 
 pub(crate) struct Library {
     executor: Runtime,
@@ -28,7 +28,7 @@ impl Library {
     }
 
     /// Calls a tool for this time, with `at_once` calls at a time.
-    pub(crate) fn turn(&self, tool: &'static str, at_once: usize, time: Duration) -> anyhow::Result<Turn> {
+    pub(crate) fn turn(&self, tool: &'static str, at_once: usize, time: Duration) -> anyhow::Result<TimedCalls> {
         let begin = Instant::now();
         let end = begin + time;
         let caller = |_| {
@@ -51,6 +51,6 @@ impl Library {
         for caller in callers {
             times.extend(self.executor.block_on(caller).context("a caller panicked")??);
         }
-        Ok(Turn { times, elapsed: begin.elapsed() })
+        Ok(TimedCalls { times, elapsed: begin.elapsed() })
     }
 }

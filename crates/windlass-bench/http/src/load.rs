@@ -30,12 +30,12 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const DIGITS: usize = 12;
 
 /// The calls of a turn.
-pub(crate) struct Turn {
+pub(crate) struct TimedCalls {
     pub(crate) times: Vec<Duration>,
     pub(crate) elapsed: Duration,
 }
 
-impl Turn {
+impl TimedCalls {
     fn rate(&self) -> f64 {
         self.times.len() as f64 / self.elapsed.as_secs_f64()
     }
@@ -84,7 +84,7 @@ fn round(
     let after = (cpu::of_tree(server.id()), cpu::of_this());
     let library = library.turn(tool, at_once, TURN)?;
     let at_last = cpu::of_this();
-    let cost = |turn: &Turn, before: Option<Duration>, after: Option<Duration>| {
+    let cost = |turn: &TimedCalls, before: Option<Duration>, after: Option<Duration>| {
         let spent = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         spent.map(|spent| spent.as_secs_f64() * 1e6 / turn.times.len() as f64)
     };
@@ -137,7 +137,7 @@ impl Clients {
         Ok(Self { executor, address })
     }
 
-    fn turn(&self, tool: &str, at_once: usize, time: Duration) -> anyhow::Result<Turn> {
+    fn turn(&self, tool: &str, at_once: usize, time: Duration) -> anyhow::Result<TimedCalls> {
         self.executor.block_on(async {
             let mut connections = Vec::with_capacity(at_once);
             for number in 0..at_once {
@@ -150,7 +150,7 @@ impl Clients {
             for task in tasks {
                 times.extend(task.await.context("a client panicked")??);
             }
-            Ok(Turn { times, elapsed: begin.elapsed() })
+            Ok(TimedCalls { times, elapsed: begin.elapsed() })
         })
     }
 }

@@ -6,12 +6,14 @@ mod ids;
 mod open;
 mod remote;
 
+use std::sync::OnceLock;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
-use windlass::Windlass;
+use windlass::{RunId, Windlass};
 use windlass_server::wire::{Health, Problem};
 
 pub use events::{Event, Events};
@@ -38,6 +40,10 @@ enum Transport {
 pub struct Api {
     transport: Transport,
     token: Option<String>,
+    /// The run whose end the command waits for.
+    waits_for: OnceLock<RunId>,
+    /// The principal for whom the requests act, if that is not the token's.
+    principal: OnceLock<header::HeaderValue>,
 }
 
 /// A successful response whose body is not read yet.
@@ -56,12 +62,31 @@ impl Api {
         matches!(self.transport, Transport::Remote(_))
     }
 
+    /// Makes every later request act for this principal.
+    pub fn act_for(&self, principal: &str) -> Result<()> {
+        let value = header::HeaderValue::from_bytes(principal.as_bytes());
+        let value = value.map_err(|_| Failure::usage("--principal must not have control characters"))?;
+        // One command names one principal.
+        self.principal.get_or_init(|| value);
+        Ok(())
+    }
+
     /// The URL of the server; `None` if this process answers.
     pub fn url(&self) -> Option<&str> {
         match &self.transport {
             Transport::Remote(remote) => Some(remote.url()),
             Transport::Local { .. } => None,
         }
+    }
+
+    /// The run whose end the command waits for, once that is known.
+    pub fn waits_for(&self) -> Option<RunId> {
+        self.waits_for.get().copied()
+    }
+
+    /// Notes the run whose end the command waits for. The first one counts.
+    pub fn set_waits_for(&self, run: RunId) {
+        self.waits_for.get_or_init(|| run);
     }
 
     /// Closes the file, if this process has it open.
@@ -77,6 +102,11 @@ impl Api {
     /// Sends a GET request.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.read(self.send(request(Method::GET, path, None)?).await?).await
+    }
+
+    /// Sends a GET request, and leaves it to the caller to read the response.
+    pub async fn get_raw(&self, path: &str) -> Result<ApiResponse> {
+        self.send(request(Method::GET, path, None)?).await
     }
 
     /// Sends a POST request.
@@ -139,6 +169,12 @@ impl Api {
         Ok(String::from_utf8_lossy(&bytes(answer.body).await?).into_owned())
     }
 
+    /// GET: the body as it is.
+    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
+        let answer = self.send(request(Method::GET, path, None)?).await?;
+        Ok(bytes(answer.body).await?.to_vec())
+    }
+
     async fn send(&self, request: Request<Body>) -> Result<ApiResponse> {
         let (parts, body) = self.dispatch(request).await?.into_parts();
         if parts.status.as_u16() < 400 {
@@ -169,6 +205,9 @@ impl Api {
                 value.map_err(|_| Failure::usage("the token has characters that are not valid in a token"))?;
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        if let Some(principal) = self.principal.get() {
+            request.headers_mut().insert("windlass-principal", principal.clone());
         }
         match &self.transport {
             Transport::Remote(remote) => remote.send(request).await,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass::{Builder, Error, OpenError, Toolbox, Windlass};
@@ -36,7 +36,7 @@ pub enum OpenMode {
     Replay,
     /// Record a call in a file that may be new.
     Enqueue,
-    /// Drive its runs.
+    /// Drive the run that the command is about. The other runs stay as they are.
     Drive,
     /// Read the tools. No file is needed, and none is created.
     Tools,
@@ -202,7 +202,12 @@ fn resolved(file: &Path) -> PathBuf {
 impl Api {
     /// The API of a server.
     pub fn remote(url: &str, token: Option<String>) -> Result<Self> {
-        Ok(Self { transport: Transport::Remote(Remote::new(url)?), token })
+        Ok(Self {
+            transport: Transport::Remote(Remote::new(url)?),
+            token,
+            waits_for: OnceLock::new(),
+            principal: OnceLock::new(),
+        })
     }
 }
 
@@ -248,7 +253,10 @@ pub async fn open(global: &Global, mode: OpenMode, tool: Option<(&str, Option<&s
             OpenMode::Tools if !target.file.exists() => target.in_memory(toolbox),
             _ => target.builder(toolbox),
         };
-        let builder = if mode == OpenMode::Drive { driving(builder, &target.file) } else { builder.idle() };
+        let builder = match mode {
+            OpenMode::Drive => driving(builder.own_runs_only(), &target.file),
+            _ => builder.idle(),
+        };
         match builder.await {
             Ok(windlass) => return local(windlass, token),
             Err(error) => match owner_in_use(&error) {
@@ -310,7 +318,12 @@ fn local(windlass: Windlass, token: Option<String>) -> Result<Api> {
     options.trusted = true;
     let router = windlass_server::router(windlass.clone(), options);
     let router = router.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))?;
-    Ok(Api { transport: Transport::Local { router, windlass }, token })
+    Ok(Api {
+        transport: Transport::Local { router, windlass },
+        token,
+        waits_for: OnceLock::new(),
+        principal: OnceLock::new(),
+    })
 }
 
 /// A server that has a file open.

@@ -49,6 +49,9 @@ pub struct InboxFilterArgs {
     /// Only items of runs in this session
     #[arg(long)]
     pub session: Option<String>,
+    /// Only items of runs that act for this principal
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
     /// Also calls of tools that connected clients execute, which wait for those clients
     #[arg(long)]
     pub client_calls: bool,
@@ -57,7 +60,8 @@ pub struct InboxFilterArgs {
 impl InboxFilterArgs {
     /// Whether the filter excludes anything.
     pub fn is_narrow(&self) -> bool {
-        self.kind.is_some() || self.tool.is_some() || self.run.is_some() || self.session.is_some()
+        let texts = [&self.tool, &self.run, &self.session, &self.principal];
+        self.kind.is_some() || texts.iter().any(|text| text.is_some())
     }
 }
 

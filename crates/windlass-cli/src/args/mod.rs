@@ -211,6 +211,18 @@ pub struct CallArgs {
     /// The layer through which the call is made
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// For whom the run acts [default: the token's principal, or none]
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// What caused the run: the id of a message, a turn or a frame
+    #[arg(long, value_name = "TEXT")]
+    pub cause: Option<String>,
+    /// Data of the model's provider, returned with the outcome byte for byte: JSON, `-` or `@FILE`
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    pub metadata: Option<String>,
+    /// Save the images, audio and files of the output into this folder
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, conflicts_with = "detach")]
+    pub save: Option<PathBuf>,
 }
 
 /// `windlass resolve`
@@ -255,6 +267,9 @@ pub enum ToolsCommand {
         /// In the format that a model API expects (implies --json)
         #[arg(long, value_enum)]
         format: Option<ToolFormat>,
+        /// Load the schemas that are not loaded yet, and show them (with --json or --format)
+        #[arg(long)]
+        schemas: bool,
     },
     /// Show one tool, with its schema and policy
     Show {
@@ -277,6 +292,12 @@ pub enum ToolsCommand {
         /// The layer through which the call is made
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
+        /// For whom the run would act
+        #[arg(long, value_name = "NAME")]
+        principal: Option<String>,
+        /// What would cause the run
+        #[arg(long, value_name = "TEXT")]
+        cause: Option<String>,
     },
 }
 
@@ -305,6 +326,9 @@ pub enum TokenCommand {
         /// Restrict the token to the tools of this layer
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
+        /// For whom the owner acts: without the scope `admin`, the token sees only the runs of this principal [default: the name]
+        #[arg(long, value_name = "PRINCIPAL")]
+        principal: Option<String>,
     },
     /// List the tokens, without their secrets
     List,
@@ -320,13 +344,15 @@ pub enum TokenCommand {
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeName {
-    /// Read everything.
+    /// Read the runs of the token's principal, and the tools.
     Read,
     /// Make calls and read their runs, send signals, cancel.
     Call,
     /// Approve, settle, answer, connect.
     Approve,
-    /// Tokens, imports, purges, backups.
+    /// Act for another principal, and see its runs.
+    Impersonate,
+    /// The runs of all principals, tokens, imports, purges, backups.
     Admin,
 }
 

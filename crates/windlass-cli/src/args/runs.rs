@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use windlass_server::wire::Time;
 
 /// The subcommands of `runs`.
 #[derive(Clone, Debug, Subcommand)]
@@ -29,6 +30,20 @@ pub enum RunsCommand {
         #[arg(long, value_name = "POSITION")]
         from: Option<String>,
     },
+    /// Print the text that a call of a run returned, or a part of it
+    Output {
+        /// The run, by id or a unique prefix of it
+        run: String,
+        /// The path of the call in the run
+        #[arg(default_value = "/")]
+        path: String,
+        /// The byte to begin at
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        offset: u64,
+        /// The most bytes to print [default: all]
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
+    },
     /// Cancel runs
     Cancel {
         /// The runs
@@ -54,8 +69,12 @@ pub enum RunsCommand {
     },
     /// Explain why a run does not proceed, and what would make it proceed
     Explain {
-        /// The run
-        run: String,
+        /// The run, by id or a unique prefix of it
+        #[arg(required_unless_present = "key")]
+        run: Option<String>,
+        /// The run that was started under this idempotency key
+        #[arg(long, conflicts_with = "run")]
+        key: Option<String>,
     },
     /// Export a run as a document for another store
     Export {
@@ -124,6 +143,18 @@ pub struct ListArgs {
     /// Only runs in this session
     #[arg(long)]
     pub session: Option<String>,
+    /// Only runs that act for this principal
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// Only runs with this cause
+    #[arg(long, value_name = "TEXT")]
+    pub cause: Option<String>,
+    /// Only runs that were created at this time or later (2026-09-21T14:00:00Z)
+    #[arg(long, value_name = "TIME")]
+    pub created_from: Option<Time>,
+    /// Only runs that were created before this time
+    #[arg(long, value_name = "TIME")]
+    pub created_before: Option<Time>,
     /// Only runs that this run started
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
@@ -178,4 +209,7 @@ pub struct ResultArgs {
     /// The code of the failure, for programs
     #[arg(long, value_name = "CODE", requires = "error")]
     pub code: Option<String>,
+    /// What else the failure reports: JSON, `-` or `@FILE`
+    #[arg(long, value_name = "JSON", requires = "error", allow_hyphen_values = true)]
+    pub data: Option<String>,
 }

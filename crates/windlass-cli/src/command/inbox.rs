@@ -46,6 +46,7 @@ async fn fetch(filter: &InboxFilterArgs, api: &Api) -> Result<Vec<InboxItem>> {
             ("tool", filter.tool.as_deref()),
             ("run", run.as_deref()),
             ("session", filter.session.as_deref()),
+            ("principal", filter.principal.as_deref()),
             ("client_calls", filter.client_calls.then_some("true")),
             ("limit", Some("500")),
             ("cursor", cursor.as_deref()),
@@ -75,6 +76,7 @@ async fn resolve(filter: &InboxFilterArgs, api: &Api) -> Result<InboxFilter> {
         tool: filter.tool.clone(),
         run,
         session: filter.session.clone(),
+        principal: filter.principal.clone(),
         client_calls: filter.client_calls,
     })
 }
@@ -113,6 +115,13 @@ fn describe(item: &InboxItem, chars: usize, out: &Out) -> Vec<String> {
     lines.push(format!("    run   {} of {}", item.run, plain(&item.tool)));
     if let Some(until) = item.until {
         lines.push(format!("    until {until} ({})", text::ago(until, now)));
+    }
+    if let Some(recorded) = &item.recorded {
+        lines.push(format!(
+            "    {} is recorded; the next server applies it: start one with `windlass serve`",
+            plain(recorded)
+        ));
+        return lines;
     }
     let id = plain(&id);
     let command = match item.kind {
@@ -156,7 +165,7 @@ async fn decide(action: InboxAction, decision: &Decision, api: &Api, out: &Out) 
 
 async fn settle(args: &SettleArgs, api: &Api, out: &Out) -> Result<()> {
     let value = input::maybe_json(args.happened.as_deref(), "--happened")?;
-    let error = args.failed.clone().map(|message| ErrorRequest { code: None, message });
+    let error = args.failed.clone().map(|message| ErrorRequest { code: None, message, data: None });
     let settlement = match (args.did_not_happen, args.give_up) {
         (true, _) => SettlementKind::DidNotHappen,
         (_, true) => SettlementKind::GiveUp,
@@ -217,7 +226,7 @@ async fn act_on_all(
             out.line(&format!("{}  {}", plain(&result.id), out.style.paint(tint, &status)))?;
         }
         if !api.is_remote() && failed < answer.results.len() {
-            out.note("no server drives the runs of this file now; start one with `windlass serve`");
+            out.note(text::NO_SERVER);
         }
     }
     if failed == 0 { Ok(()) } else { Err(Failure::silent(Exit::Refused)) }
@@ -226,7 +235,7 @@ async fn act_on_all(
 /// The ids of the selected items. They are listed once, so that items which arrive later are not decided.
 async fn select(selection: &Selection, kind: InboxKind, api: &Api) -> Result<Vec<String>> {
     if selection.ids.is_empty() && !selection.all && !selection.filter.is_narrow() {
-        let ways = "name items, or select them with --tool, --kind, --run, --session or --all";
+        let ways = "name items, or select them with --tool, --kind, --run, --session, --principal or --all";
         return Err(Failure::usage(format!("no items selected: {ways}")));
     }
     let items = fetch(&selection.filter, api).await?;

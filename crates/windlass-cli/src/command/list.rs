@@ -34,6 +34,8 @@ async fn fetch(args: &ListArgs, api: &Api) -> Result<(Vec<Run>, bool)> {
         Some(parent) => Some(api.run(parent).await?.to_string()),
         None => None,
     };
+    let (created_from, created_before) =
+        (args.created_from.map(|time| time.to_string()), args.created_before.map(|time| time.to_string()));
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut runs: Vec<Run> = Vec::new();
     let mut cursor: Option<String> = None;
@@ -43,6 +45,10 @@ async fn fetch(args: &ListArgs, api: &Api) -> Result<(Vec<Run>, bool)> {
             ("state", args.state.map(state_word)),
             ("tool", args.tool.as_deref()),
             ("session", args.session.as_deref()),
+            ("principal", args.principal.as_deref()),
+            ("cause", args.cause.as_deref()),
+            ("created_from", created_from.as_deref()),
+            ("created_before", created_before.as_deref()),
             ("parent", parent.as_deref()),
             ("key", args.key.as_deref()),
             ("order", Some(if args.oldest { "oldest" } else { "newest" })),
@@ -79,17 +85,20 @@ fn rows(runs: &[Run], out: &Out) -> Vec<String> {
     let now = text::now();
     let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
     let chars = prefix_len(&ids);
-    let mut rows =
-        vec![["RUN", "STATE", "TOOL", "CREATED", "WAITS FOR"].map(|head| (Tint::Dim, head.to_owned())).into()];
+    // Columns that most lists lack.
+    let (for_whom, why) = (runs.iter().any(|run| run.principal.is_some()), runs.iter().any(|run| run.cause.is_some()));
+    let optional = |shown: bool, text: &str| shown.then(|| (Tint::Plain, plain(text)));
+    let mut heads = vec!["RUN", "STATE", "TOOL"];
+    heads.extend(for_whom.then_some("FOR").into_iter().chain(why.then_some("CAUSE")));
+    heads.extend(["CREATED", "WAITS FOR"]);
+    let mut rows: Vec<Vec<(Tint, String)>> = vec![heads.into_iter().map(|head| (Tint::Dim, head.to_owned())).collect()];
     for (run, id) in runs.iter().zip(&ids) {
         let id: String = id.chars().take(chars).collect();
-        rows.push(vec![
-            (Tint::Bold, id),
-            text::state(run),
-            (Tint::Plain, plain(&run.tool)),
-            (Tint::Dim, text::ago(run.created, now)),
-            (Tint::Plain, waits(run)),
-        ]);
+        let mut row = vec![(Tint::Bold, id), text::state(run), (Tint::Plain, plain(&run.tool))];
+        row.extend(optional(for_whom, run.principal.as_deref().unwrap_or_default()));
+        row.extend(optional(why, run.cause.as_deref().unwrap_or_default()));
+        row.extend([(Tint::Dim, text::ago(run.created, now)), (Tint::Plain, waits(run))]);
+        rows.push(row);
     }
     table(&rows, &out.style)
 }

@@ -48,15 +48,38 @@ async fn with_api(command: Command, global: &Global, out: &Out) -> Result<()> {
         Command::Call(args) => Some((args.tool.as_str(), args.layer.as_deref())),
         _ => None,
     };
+    let waits = matches!(&command, Command::Call(args) if !args.detach);
     let api = api::open(global, open_mode(&command), tool).await?;
     let done = tokio::select! {
         done = request(command, &api, out) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
     };
     let interrupted = matches!(&done, Err(failure) if failure.exit == Exit::Interrupted);
+    let (remote, waited_for) = (api.is_remote(), api.waits_for());
+    if interrupted && waits && remote {
+        out.note(&continues(waited_for));
+    }
     let closed = if interrupted { close_after_interrupt(api, out).await } else { api.close().await };
+    if let (true, false, Some(run)) = (interrupted, remote, waited_for) {
+        out.note(&format!(
+            "see it with `windlass runs show {run}`; the next server continues it if it is not finished"
+        ));
+    }
     // A failure of the command matters more than a failure to close the file.
     done.and(closed)
+}
+
+/// What becomes of the run that an interrupted command waited for.
+fn continues(run: Option<windlass::RunId>) -> String {
+    match run {
+        Some(run) => format!(
+            "run {run} continues on the server; see it with `windlass runs show {run}`, or stop it with `windlass runs \
+             cancel {run}`"
+        ),
+        None => {
+            "if the server has received the call, its run continues there; `windlass runs list` shows it".to_owned()
+        }
+    }
 }
 
 /// Closes the file, and says what this waits for. A second signal ends the process meanwhile.
@@ -101,12 +124,13 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
         Command::Resolve(args) => runs::resolve(&args, api, out).await,
         Command::Signal(args) => runs::signal(&args, api, out).await,
         Command::Tools { command } => match command {
-            ToolsCommand::List { tag, layer, format } => {
-                tools::list((tag.as_deref(), layer.as_deref()), format, api, out).await
+            ToolsCommand::List { tag, layer, format, schemas } => {
+                tools::list((tag.as_deref(), layer.as_deref()), format, schemas, api, out).await
             }
             ToolsCommand::Show { name, layer } => tools::show(&name, layer.as_deref(), api, out).await,
-            ToolsCommand::Try { name, args, session, layer } => {
-                tools::check(&name, &args, (session, layer), api, out).await
+            ToolsCommand::Try { name, args, session, layer, principal, cause } => {
+                principal.map_or(Ok(()), |principal| api.act_for(&principal))?;
+                tools::check(&name, &args, (session, layer, cause), api, out).await
             }
         },
         Command::Token { command } => tokens::run(command, api, out).await,
@@ -121,17 +145,12 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
 async fn runs(command: RunsCommand, api: &Api, out: &Out) -> Result<()> {
     match command {
         RunsCommand::List(args) => list::run(&args, api, out).await,
-        RunsCommand::Show { run, key, journal } => {
-            let id = match (run, key) {
-                (_, Some(key)) => api.run_by_key(&key).await?,
-                (run, None) => api.run(&run.unwrap_or_default()).await?,
-            };
-            show::run(id, journal, api, out).await
-        }
+        RunsCommand::Show { run, key, journal } => show::run(named(run, key, api).await?, journal, api, out).await,
         RunsCommand::Watch { .. } => Ok(()),
         RunsCommand::Cancel { runs, reason } => runs::cancel(&runs, &reason, api, out).await,
         RunsCommand::Fork { run, at, args, result } => runs::fork(&run, at, args, &result, api, out).await,
-        RunsCommand::Explain { run } => runs::explain(&run, api, out).await,
+        RunsCommand::Output { run, path, offset, limit } => runs::output(&run, &path, offset, limit, api, out).await,
+        RunsCommand::Explain { run, key } => runs::explain(named(run, key, api).await?, api, out).await,
         RunsCommand::Export { run, to } => runs::export(&run, to.as_deref(), api, out).await,
         RunsCommand::Import { from } => runs::import(&from, api, out).await,
         RunsCommand::Purge { runs } => runs::purge(&runs, api, out).await,
@@ -139,5 +158,13 @@ async fn runs(command: RunsCommand, api: &Api, out: &Out) -> Result<()> {
         RunsCommand::Resume { runs } => runs::resume(&runs, api, out).await,
         RunsCommand::Finish { run, result, reason } => runs::finish(&run, &result, reason, api, out).await,
         RunsCommand::Compare { a, b } => runs::compare(&a, &b, api, out).await,
+    }
+}
+
+/// The run that is named by an id, a prefix of it, or the key it was started under.
+async fn named(run: Option<String>, key: Option<String>, api: &Api) -> Result<windlass::RunId> {
+    match (run, key) {
+        (_, Some(key)) => api.run_by_key(&key).await,
+        (run, None) => api.run(&run.unwrap_or_default()).await,
     }
 }

@@ -2,17 +2,18 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass::RunId;
 use windlass_server::wire::{
-    AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange, ForkRequest,
-    Forked, Imported, MoveReason, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
+    Accepted, AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange,
+    ForkRequest, Forked, Imported, Move, MoveReason, OutputPage, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
 };
 
 use super::maintenance::write_private;
-use super::text;
+use super::{call, text};
 use crate::api::{Api, escaped, query};
 use crate::args::{ResolveArgs, ResultArgs, SignalArgs};
 use crate::exit::{Exit, Failure, Result};
@@ -24,12 +25,31 @@ use crate::style::{Tint, plain};
 /// `runs cancel`
 pub(super) async fn cancel(runs: &[String], reason: &str, api: &Api, out: &Out) -> Result<()> {
     let request = CancelRequest { reason: Some(reason.to_owned()) };
-    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
+    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await?;
+    if !api.is_remote() {
+        out.note("the cancellation is recorded; the next server ends the run: start one with `windlass serve`");
+    }
+    Ok(())
 }
 
 /// `runs resume`
 pub(super) async fn resume(runs: &[String], api: &Api, out: &Out) -> Result<()> {
-    each(runs, "resumed", api, out, async |run| post(api, &format!("/v1/runs/{run}/resume"), &json!({})).await).await
+    let resume = async |run| {
+        let accepted: Accepted = api.post(&format!("/v1/runs/{run}/resume"), &json!({}), None).await?;
+        if api.is_remote() {
+            return Ok(());
+        }
+        // This process drives the run, until it has ended or waits for something that only another process can do.
+        match call::wait(accepted, Instant::now(), |_| None, api, out).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.exit == Exit::TimedOut => {
+                out.note(&failure.message);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    };
+    each(runs, "resumed", api, out, resume).await
 }
 
 /// `runs purge`
@@ -71,15 +91,71 @@ pub(super) async fn fork(
     Ok(())
 }
 
-/// `runs explain`
-pub(super) async fn explain(typed: &str, api: &Api, out: &Out) -> Result<()> {
+/// `runs output`
+pub(super) async fn output(
+    typed: &str,
+    path: &str,
+    mut offset: u64,
+    limit: Option<u64>,
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
     let run = api.run(typed).await?;
+    let end = limit.map(|limit| offset.saturating_add(limit));
+    let mut whole: Option<OutputPage> = None;
+    loop {
+        let left = end.map_or(OUTPUT_PAGE, |end| (end - offset).min(OUTPUT_PAGE));
+        let (from, most) = (offset.to_string(), left.to_string());
+        let pairs = [("path", Some(path)), ("offset", Some(from.as_str())), ("limit", Some(most.as_str()))];
+        let page: OutputPage = api.get(&format!("/v1/runs/{run}/output{}", query(&pairs))).await?;
+        let next = page.next_offset;
+        match &mut whole {
+            Some(whole) => {
+                whole.text.push_str(&page.text);
+                whole.next_offset = next;
+            }
+            None => whole = Some(page),
+        }
+        match next {
+            Some(next) if end.is_none_or(|end| next < end) => offset = next,
+            _ => break,
+        }
+    }
+    let Some(whole) = whole else { return Ok(()) };
+    if out.json {
+        return out.document(&whole);
+    }
+    out.lines(&whole.text.lines().map(plain).collect::<Vec<_>>())?;
+    if let Some(next) = whole.next_offset {
+        out.note(&format!("{} bytes in all; --offset {next} prints what follows", whole.total_bytes));
+    }
+    Ok(())
+}
+
+/// Bytes of an output that are read with one request: the most that the server sends.
+const OUTPUT_PAGE: u64 = 1 << 20;
+
+/// `runs explain`
+pub(super) async fn explain(run: RunId, api: &Api, out: &Out) -> Result<()> {
     let explanation: Explanation = api.get(&format!("/v1/runs/{run}/explain")).await?;
     if out.json {
         return out.document(&explanation);
     }
     out.line(&plain(&explanation.sentence))?;
-    explanation_keys(&explanation, out)
+    let principal = explanation.principal.iter().map(|principal| format!("for {}", plain(principal)));
+    let cause = explanation.cause.iter().map(|cause| format!("cause {}", plain(cause)));
+    let more: Vec<String> = principal.chain(cause).collect();
+    if !more.is_empty() {
+        out.line(&out.dim(&more.join(" · ")))?;
+    }
+    explanation_keys(&explanation, out)?;
+    let waits_for_server = |one: &Move| {
+        matches!(one.reason, MoveReason::OwnerGone | MoveReason::InMailbox { .. } | MoveReason::Queued { .. })
+    };
+    if !api.is_remote() && explanation.moves.iter().any(waits_for_server) {
+        out.note(text::NO_SERVER);
+    }
+    Ok(())
 }
 
 /// The idempotency keys of attempts that are in doubt, running or to be repeated.
@@ -210,7 +286,8 @@ pub(super) async fn signal(args: &SignalArgs, api: &Api, out: &Out) -> Result<()
 /// Parses a result given on the command line.
 pub(super) fn parse_result(result: &ResultArgs) -> Result<(Option<Value>, Option<ErrorRequest>)> {
     let value = input::maybe_json(result.value.as_deref(), "--value")?;
-    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message });
+    let data = input::maybe_json(result.data.as_deref(), "--data")?;
+    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message, data });
     Ok((value, error))
 }
 

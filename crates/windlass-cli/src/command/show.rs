@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use windlass::RunId;
 use windlass_server::wire::{JournalPage, Record, Run, RunState, Trace, WaitingFor};
 
@@ -13,13 +14,21 @@ use crate::out::Out;
 use crate::style::{Tint, duration, plain, table};
 use crate::timeline::{Tree, draw};
 
+/// The JSON form. Not a JSON value, which would not keep the bytes of metadata.
+#[derive(Serialize)]
+struct Shown<'a> {
+    run: &'a Run,
+    trace: &'a Trace,
+    journal: Option<&'a [Record]>,
+}
+
 /// Shows one run.
 pub(super) async fn run(id: RunId, journal: bool, api: &Api, out: &Out) -> Result<()> {
     let run: Run = api.get(&format!("/v1/runs/{id}")).await?;
     let trace: Trace = api.get(&format!("/v1/runs/{id}/trace")).await?;
     let records = if journal { Some(records(id, api).await?) } else { None };
     if out.json {
-        return out.document(&json!({ "run": run, "trace": trace, "journal": records }));
+        return out.document(&Shown { run: &run, trace: &trace, journal: records.as_deref() });
     }
     head(&run, out)?;
     out.line("")?;
@@ -49,6 +58,9 @@ fn head(run: &Run, out: &Out) -> Result<()> {
     ))?;
     let mut more = vec![format!("created {}", run.created)];
     more.extend(run.session.iter().map(|session| format!("session {}", plain(session))));
+    more.extend(run.principal.iter().map(|principal| format!("for {}", plain(principal))));
+    more.extend(run.cause.iter().map(|cause| format!("cause {}", plain(cause))));
+    more.extend(run.key.iter().map(|key| format!("key {}", plain(key))));
     if !run.layers.is_empty() {
         more.push(format!("through layer {}", plain(&run.layers.join(" > "))));
     }

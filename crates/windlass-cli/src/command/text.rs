@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
+use windlass::{Artifact, Content};
 use windlass_server::wire::{Activity, Ending, Failure, Outcome, Run, RunState, Time, Violation};
 
 use crate::out::Out;
-use crate::style::{Tint, duration, plain};
+use crate::style::{Tint, counted, duration, plain};
 use crate::timeline::cause;
+
+/// The note of a command on a file without a server, about what only a server does.
+pub(super) const NO_SERVER: &str = "no server drives the runs of this file now; start one with `windlass serve`";
 
 /// The state of a run and its colour. `runs list --state` accepts every text that this returns.
 pub fn state(run: &Run) -> (Tint, String) {
@@ -59,17 +64,45 @@ pub(super) fn now() -> Time {
 
 /// An outcome for people: the value, or the failure.
 pub(super) fn outcome(outcome: &Outcome, out: &Out) -> Vec<String> {
-    match (&outcome.error, &outcome.value) {
+    let mut lines = match (&outcome.error, &outcome.value) {
         (Some(error), _) => failure(error, out),
         (None, Some(Value::String(text))) => text.lines().map(plain).collect(),
+        // Only its content blocks count.
+        (None, Some(Value::Null)) if !outcome.content.is_empty() => Vec::new(),
         (None, value) => pretty(value.as_ref().unwrap_or(&Value::Null)),
+    };
+    for block in outcome.content.iter().filter_map(|block| Content::deserialize(block).ok()) {
+        match (block.as_text(), block.artifact()) {
+            (Some(text), _) => lines.extend(text.lines().map(plain)),
+            (None, Some(artifact)) => lines.push(out.dim(&media(&block, artifact))),
+            (None, None) => {}
+        }
     }
+    lines
+}
+
+/// An image, audio or a file on one line: `[image: chart.png, image/png, 2048 bytes]`.
+fn media(block: &Content, artifact: &Artifact) -> String {
+    let kind = match block {
+        Content::Image(_) => "image",
+        Content::Audio(_) => "audio",
+        _ => "file",
+    };
+    let name = artifact.name.iter().map(|name| format!("{}, ", plain(name))).collect::<String>();
+    let stored = artifact.id().map(|id| format!(", artifact {id}")).unwrap_or_default();
+    format!("[{kind}: {name}{}, {}{stored}]", plain(&artifact.media_type), counted(artifact.size(), "byte"))
 }
 
 fn failure(error: &Failure, out: &Out) -> Vec<String> {
     let message = unrepeated(&error.message, &error.violations);
-    let head = format!("{}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(message));
-    std::iter::once(head).chain(violations(&error.violations)).collect()
+    let code = error.code.as_deref().map(|code| format!(" ({})", plain(code))).unwrap_or_default();
+    let head = format!("{}{code}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(message));
+    let data = error.data.iter().flat_map(|data| match data {
+        Value::String(text) => text.lines().map(plain).collect(),
+        data => pretty(data),
+    });
+    let data = data.map(|line| format!("    {line}"));
+    std::iter::once(head).chain(violations(&error.violations)).chain(data).collect()
 }
 
 /// A message without the violations, which are listed below it.
@@ -123,7 +156,8 @@ fn describe(activity: &Activity) -> Option<(Tint, String)> {
         Some(key) => format!("{what} (idempotency key {key})"),
         None => what,
     };
-    let named = |name: String| if line.is_empty() { name } else { format!("{name}: {line}") };
+    // The line for people, or else what happened.
+    let narrated = |what: String| if line.is_empty() { what } else { line.clone() };
     let total = field("times").and_then(|times| times["total_ms"].as_f64()).unwrap_or(0.0);
     let took = duration(Duration::from_secs_f64((total / 1e3).max(0.0)));
     Some(match activity.kind.as_str() {
@@ -138,9 +172,11 @@ fn describe(activity: &Activity) -> Option<(Tint, String)> {
         "keys_revoked" => (Tint::Dim, format!("reply keys revoked: {}", text("reason"))),
         "run_finished" if failed.is_some() => (Tint::Bad, format!("run finished ({}): {message}", text("ending"))),
         "run_finished" => (Tint::Good, format!("run finished ({})", text("ending"))),
-        "call_started" => (Tint::Plain, named(format!("{} started", text("tool")))),
-        "call_finished" if failed.is_some() => (Tint::Bad, format!("{} failed: {message}", text("tool"))),
-        "call_finished" => (Tint::Good, named(format!("{} done in {took}", text("tool")))),
+        "call_started" => (Tint::Plain, narrated(format!("{} started", text("tool")))),
+        "call_finished" if failed.is_some() => {
+            (Tint::Bad, format!("{}: {message}", narrated(format!("{} failed", text("tool")))))
+        }
+        "call_finished" => (Tint::Good, format!("{} in {took}", narrated(format!("{} done", text("tool"))))),
         "operation_started" => (Tint::Plain, format!("{} {} started", text("operation"), text("name"))),
         "operation_finished" if failed.is_some() => {
             (Tint::Bad, format!("{} {} failed: {message}", text("operation"), text("name")))
@@ -150,7 +186,7 @@ fn describe(activity: &Activity) -> Option<(Tint, String)> {
         "attempt_failed" => (Tint::Bad, format!("attempt {} failed: {message}; it will be retried", text("attempt"))),
         "in_doubt" => (Tint::Doubt, with_key(format!("in doubt: {}", cause(&text("cause"), &text("said"))))),
         "settled" => (Tint::Good, format!("settled by {}: {}", text("by"), text("reason"))),
-        "parked" => (Tint::Park, parked(field("on")?)),
+        "parked" => (Tint::Park, parked(field("on")?, &line)),
         "granted" => (Tint::Good, format!("approved by {}: {}", text("by"), text("reason"))),
         "emitted" => (Tint::Plain, format!("event {}: {}", text("name"), text("value"))),
         "spawned" => (Tint::Plain, format!("started {} as run {}", text("tool"), text("child"))),
@@ -160,12 +196,13 @@ fn describe(activity: &Activity) -> Option<(Tint, String)> {
     })
 }
 
-fn parked(on: &Value) -> String {
+fn parked(on: &Value, line: &str) -> String {
     let text = |field: &str| on[field].as_str().unwrap_or_default();
+    let narrated = |what: &str, about: &str| format!("{}: {about}", if line.is_empty() { what } else { line });
     match text("kind") {
-        "approval" => format!("waits for approval: {}", text("why")),
-        "connection" => format!("waits for a connection to {}", text("provider")),
-        "input" => format!("waits for an answer: {}", text("name")),
+        "approval" => narrated("waits for approval", text("why")),
+        "connection" => narrated("waits for a connection", text("provider")),
+        "input" => narrated("waits for an answer", text("name")),
         "signal" => format!("waits for the signal {}", text("name")),
         "child" => format!("waits for run {}", text("run")),
         "time" => "sleeps".to_owned(),

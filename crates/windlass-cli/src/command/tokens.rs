@@ -12,13 +12,13 @@ use crate::style::{Tint, plain, table};
 /// Executes a subcommand of `token`.
 pub(super) async fn run(command: TokenCommand, api: &Api, out: &Out) -> Result<()> {
     match command {
-        TokenCommand::Create { name, scope, expires, layer } => {
+        TokenCommand::Create { name, scope, expires, layer, principal } => {
             let scopes = scope.into_iter().map(scope_of).collect();
             let expires = expires.map(|duration| {
                 let micros = i64::try_from(duration.0.as_micros()).unwrap_or(i64::MAX);
                 windlass::Timestamp::from_micros(text::now().as_micros().saturating_add(micros)).into()
             });
-            create(TokenRequest { name, scopes, expires, layer }, api, out).await
+            create(TokenRequest { name, scopes, expires, layer, principal }, api, out).await
         }
         TokenCommand::List => list(api, out).await,
         TokenCommand::Revoke { which } => revoke(&which, api, out).await,
@@ -30,6 +30,7 @@ fn scope_of(name: ScopeName) -> Scope {
         ScopeName::Read => Scope::Read,
         ScopeName::Call => Scope::Call,
         ScopeName::Approve => Scope::Approve,
+        ScopeName::Impersonate => Scope::Impersonate,
         ScopeName::Admin => Scope::Admin,
     }
 }
@@ -54,7 +55,7 @@ async fn list(api: &Api, out: &Out) -> Result<()> {
         return Ok(());
     }
     let now = text::now();
-    let heads = ["TOKEN", "NAME", "SCOPES", "LAYER", "CREATED", "EXPIRES"];
+    let heads = ["TOKEN", "NAME", "PRINCIPAL", "SCOPES", "LAYER", "CREATED", "EXPIRES"];
     let mut rows = vec![heads.map(|head| (Tint::Dim, head.to_owned())).into()];
     for token in &list.tokens {
         let scopes: Vec<String> = token.scopes.iter().map(|scope| format!("{scope:?}").to_lowercase()).collect();
@@ -66,6 +67,7 @@ async fn list(api: &Api, out: &Out) -> Result<()> {
         rows.push(vec![
             (Tint::Bold, plain(&token.id)),
             (Tint::Plain, plain(&token.name)),
+            (Tint::Plain, plain(&token.principal)),
             (Tint::Plain, scopes.join(",")),
             (Tint::Plain, token.layer.as_deref().map(plain).unwrap_or_default()),
             (Tint::Dim, text::ago(token.created, now)),

@@ -15,6 +15,7 @@ use crate::style::{Tint, plain, table};
 pub(super) async fn list(
     (tag, layer): (Option<&str>, Option<&str>),
     format: Option<ToolFormat>,
+    schemas: bool,
     api: &Api,
     out: &Out,
 ) -> Result<()> {
@@ -22,11 +23,21 @@ pub(super) async fn list(
         ToolFormat::Openai => "openai",
         ToolFormat::Anthropic => "anthropic",
     });
-    let path = format!("/v1/tools{}", query(&[("format", word), ("tag", tag), ("layer", layer)]));
+    let path = format!(
+        "/v1/tools{}",
+        query(&[("format", word), ("tag", tag), ("layer", layer), ("schemas", schemas.then_some("all"))])
+    );
     if out.json || format.is_some() {
         return out.document(&api.get::<Value>(&path).await?);
     }
     let list: ToolList = api.get(&path).await?;
+    for failed in &list.failed_sources {
+        out.note(&format!(
+            "the tools of the source `{}` are missing: {}",
+            plain(&failed.source),
+            plain(&failed.message)
+        ));
+    }
     if list.tools.is_empty() {
         out.note("no tools; declare some in windlass.toml, and check it with `windlass check`");
         return Ok(());
@@ -94,8 +105,10 @@ pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) 
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         out.line(&format!("  {}  {}", out.dim(&plain(name)), plain(&value)))?;
     }
-    out.line(&out.dim("arguments"))?;
-    out.lines(&text::pretty(&tool.input_schema))?;
+    if let Some(input) = &tool.input_schema {
+        out.line(&out.dim("arguments"))?;
+        out.lines(&text::pretty(input))?;
+    }
     let Some(output) = &tool.output_schema else { return Ok(()) };
     out.line(&out.dim("returns"))?;
     out.lines(&text::pretty(output))
@@ -105,7 +118,7 @@ pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) 
 pub(super) async fn check(
     name: &str,
     args: &str,
-    (session, layer): (Option<String>, Option<String>),
+    (session, layer, cause): (Option<String>, Option<String>, Option<String>),
     api: &Api,
     out: &Out,
 ) -> Result<()> {
@@ -113,7 +126,7 @@ pub(super) async fn check(
         return Err(Failure::usage("--args must be a JSON object (expected for example {\"name\": \"value\"})"));
     };
     let path = format!("/v1/tools/{}/check", escaped(name));
-    let answer = api.post(&path, &CheckRequest { args, session, layer: layer.clone() }, None).await;
+    let answer = api.post(&path, &CheckRequest { args, session, cause, layer: layer.clone() }, None).await;
     let answer: CheckResponse = with_suggestion(answer, name, layer.as_deref(), api).await?;
     if out.json {
         out.document(&answer)?;
@@ -126,6 +139,7 @@ pub(super) async fn check(
 fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     let (tint, word) = match answer.verdict {
         Verdict::Runs => (Tint::Good, "would run"),
+        Verdict::Answered => (Tint::Good, "would be answered by middleware"),
         Verdict::NeedsConnection => (Tint::Park, "would wait for a connection"),
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
@@ -136,5 +150,8 @@ fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     lines.extend(text::violations(&answer.violations));
     lines.push(out.dim(&format!("effect {}", plain(&answer.effect))));
     lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("runs one at a time under the key {}", plain(key)))));
+    if answer.prepares {
+        lines.push(out.dim("the tool prepares its calls, and may still change or refuse this one"));
+    }
     lines
 }

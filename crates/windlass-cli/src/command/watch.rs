@@ -1,5 +1,6 @@
 //! `windlass runs watch`: follows a run to its end, across restarts of the server.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use windlass::RunId;
@@ -22,7 +23,15 @@ pub(super) async fn run(typed: &str, from: Option<String>, global: &Global, out:
             "--from: `{position}` is not a valid event position (expected RECORD.INDEX, for example `3.0`)"
         )));
     }
-    let mut watcher = Watcher { typed, run: None, last: from, succeeded: None, waiting_for: None, out };
+    let mut watcher = Watcher {
+        typed,
+        run: None,
+        last: from,
+        succeeded: None,
+        waiting_for: None,
+        announced: Announced::default(),
+        out,
+    };
     tokio::select! {
         done = watcher.follow(global) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
@@ -38,7 +47,23 @@ struct Watcher<'a> {
     succeeded: Option<bool>,
     /// The last note about what this command waits for.
     waiting_for: Option<String>,
+    announced: Announced,
     out: &'a Out,
+}
+
+/// The operations whose start was printed before it was recorded.
+#[derive(Default)]
+struct Announced(BTreeSet<(RunId, String)>);
+
+impl Announced {
+    /// Whether this is the start of an operation that was printed already.
+    fn repeats(&mut self, activity: &Activity) -> bool {
+        if !matches!(activity.kind.as_str(), "call_started" | "operation_started") {
+            return false;
+        }
+        let operation = (activity.run, activity.path.to_string());
+        if activity.position.is_none() { !self.0.insert(operation) } else { self.0.remove(&operation) }
+    }
 }
 
 impl Watcher<'_> {
@@ -125,6 +150,9 @@ impl Watcher<'_> {
         if self.out.json {
             return self.out.event(&activity);
         }
+        if self.announced.repeats(&activity) {
+            return Ok(());
+        }
         match text::activity_line(&activity, self.out) {
             Some(line) => self.out.line(&line),
             None => Ok(()),
@@ -152,4 +180,33 @@ fn after(position: &str) -> Option<String> {
     let (record, index) = position.split_once('.')?;
     let (record, index): (u64, u32) = (record.parse().ok()?, index.parse().ok()?);
     Some(format!("{record}.{}", index.checked_add(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn l23_the_start_of_a_call_is_printed_once_whether_it_is_announced_or_only_recorded() {
+        let activity = |path: &str, kind: &str, position: Option<&str>| -> Activity {
+            let run = "01010101-0101-0101-0101-010101010101";
+            let at = "2026-01-01T00:00:00Z";
+            let fields = json!({"run": run, "path": path, "at": at, "kind": kind, "position": position});
+            serde_json::from_value(fields).unwrap()
+        };
+        let mut announced = Announced::default();
+        for (path, kind, position, repeats) in [
+            ("0", "call_started", None, false),
+            ("1", "call_started", Some("2.0"), false),
+            ("0", "progress", None, false),
+            ("0", "call_started", Some("3.0"), true),
+            ("0", "call_finished", Some("3.1"), false),
+            // Another generation uses the path again.
+            ("0", "call_started", Some("9.0"), false),
+        ] {
+            assert_eq!(announced.repeats(&activity(path, kind, position)), repeats, "{path} {kind} {position:?}");
+        }
+    }
 }

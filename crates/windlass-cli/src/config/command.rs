@@ -29,6 +29,7 @@ pub(super) struct Program {
     /// The paths that the file grants. Whether they include protected files is checked when the tool is built.
     granted: Vec<GrantedPath>,
     output: Output,
+    media_type: Option<String>,
     exits: BTreeMap<i32, Exit>,
     on_signal: Option<Exit>,
     max_output: Option<usize>,
@@ -61,12 +62,19 @@ impl Program {
             output: match view.text("output_as") {
                 Some("json") => Output::Json,
                 Some("text") => Output::Text,
+                Some("content") => Output::Content,
                 _ => Output::Auto,
             },
+            media_type: view.text("media_type").map(str::to_owned),
             exits: exits.filter_map(|entry| Some((entry.key.parse().ok()?, exit(entry.node.text()?)?))).collect(),
             on_signal: view.text("on_signal").and_then(exit),
             max_output: view.size("max_output").and_then(|size| usize::try_from(size).ok()),
         };
+        if let (Some(_), Some(entry)) = (view.get("output_as"), view.get("media_type")) {
+            let problem = format!("`{}`: the output is either a file or has a format", view.path_of("media_type"));
+            let problem = Problem::error("contradiction", &entry.node.span, problem);
+            problems.push(problem.help("remove `output_as` or `media_type`"));
+        }
         let command = view.get("command")?;
         check_folders(&program, view, problems);
         program.with_words(command, &view.path_of("command"), schema, context, problems).then_some(program)
@@ -96,6 +104,7 @@ impl Program {
             sandbox: Sandbox::default(),
             granted: Vec::new(),
             output: Output::Json,
+            media_type: None,
             exits: BTreeMap::new(),
             on_signal: None,
             max_output: None,
@@ -141,6 +150,7 @@ impl Program {
         command.secrets = secrets.clone();
         command.sandbox = self.sandbox.clone();
         command.output = self.output;
+        command.media_type = self.media_type.clone();
         command.exits = self.exits.clone();
         command.on_signal = self.on_signal;
         command.max_output = self.max_output.unwrap_or(command.max_output);

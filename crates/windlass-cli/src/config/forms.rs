@@ -114,11 +114,26 @@ pub(crate) static EXIT_CODE: Form = Form {
 pub(crate) static HEADER: Form =
     Form { what: "the name of a header", pattern: Some(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"), check: header };
 
+pub(crate) static MEDIA_TYPE: Form = Form {
+    what: "a media type such as \"image/png\"",
+    pattern: Some(r"^[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+$"),
+    check: media_type,
+};
+
 pub(crate) static LOCALE: Form = Form {
     what: "a locale such as \"en\" or \"de-CH\"",
     pattern: Some(r"^[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*$"),
     check: locale,
 };
+
+fn media_type(text: &str) -> Result<(), FormError> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "!#$&^_.+-".contains(c);
+    let is_part = |part: &str| !part.is_empty() && part.chars().all(legal);
+    match text.split_once('/') {
+        Some((kind, subtype)) if is_part(kind) && is_part(subtype) => Ok(()),
+        _ => Err("it needs a type and a subtype in lower case, without parameters".to_owned().into()),
+    }
+}
 
 fn not_empty(text: &str) -> Result<(), FormError> {
     if text.trim().is_empty() { Err("the string is empty".to_owned().into()) } else { Ok(()) }

@@ -136,6 +136,9 @@ impl Checker<'_, '_> {
                 Err(problem) => self.wrong(&shown.node, "show_headers", &problem.message),
             }
         }
+        if let Some(provider) = self.view.text("connection_on_401") {
+            self.request = self.request.clone().connection_on_401(provider);
+        }
         if let Some(header) = self.view.get("key_header") {
             match self.request.clone().key_header(header.node.text().unwrap_or_default()) {
                 Ok(request) => self.request = request,

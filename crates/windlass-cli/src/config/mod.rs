@@ -103,6 +103,8 @@ pub struct Config {
     /// References to the secrets.
     pub secrets: Secrets,
     net: Net,
+    /// The names of the standard tools that are switched on.
+    standard: Vec<String>,
     plans: Vec<ToolPlan>,
     apis: Vec<Api>,
     layers: layer::Layers,
@@ -196,7 +198,10 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     }
     let plans = tools.iter().filter_map(|(name, view)| body::plan(name, view, &mut context, problems)).collect();
     let apis = root.each("openapi", &table_bodies::OPENAPI);
-    let named: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
+    let section = root.below("standard", &table::STANDARD);
+    let standard = section.texts("tools");
+    check_standard(&section, &names, problems);
+    let named: Vec<&str> = tools.iter().map(|(name, _)| *name).chain(standard.iter().copied()).collect();
     let prefix = |(name, view): &(&str, View<'_>)| view.text("prefix").map_or(format!("{name}_"), str::to_owned);
     let prefixes: Vec<String> = apis.iter().map(prefix).collect();
     let apis = apis.iter().filter_map(|(name, view)| api::read(name, view, &mut context, problems)).collect();
@@ -215,12 +220,27 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
         webhook,
         secrets: context.secrets,
         net: context.net,
+        standard: standard.into_iter().map(str::to_owned).collect(),
         plans,
         apis,
         layers,
         tree: tree.clone(),
         source,
         warnings: Vec::new(),
+    }
+}
+
+/// Reports standard tools whose name another tool of the file has.
+fn check_standard(
+    view: &View<'_>,
+    names: &BTreeMap<String, (String, std::ops::Range<usize>)>,
+    problems: &mut Vec<Problem>,
+) {
+    for item in view.get("tools").and_then(|entry| entry.node.list()).unwrap_or_default() {
+        let Some((owner, _)) = item.text().and_then(|name| names.get(name)) else { continue };
+        let problem = format!("`standard.tools`: `{owner}` is also a name of [tool.{owner}]");
+        let problem = Problem::error("name_taken", &item.span, problem);
+        problems.push(problem.help("rename that tool, or leave the standard tool out"));
     }
 }
 
@@ -286,6 +306,12 @@ impl Config {
         let (plans, found) = self.protected_plans(launcher);
         let (mut problems, warnings) = found.into_iter().partition(|problem| problem.severity == Severity::Error);
         let mut built = BuiltTools { tools: Tools::new(), warnings };
+        let standard = self.standard.iter().filter_map(|name| Some((name, windlass_tools::standard::tool(name)?)));
+        built.tools.extend(standard.map(|(name, tool)| ConfigTool {
+            from: format!("standard.{name}"),
+            tool,
+            revision: None,
+        }));
         match self.net.client() {
             Ok(client) => {
                 for plan in &plans {

@@ -129,6 +129,7 @@ pub(crate) static ROOT: Section = Section {
             "A webhook that is called when a person is needed. A change needs a restart.",
         ),
         key("net", Kind::Table(&NET), "Which addresses tools may reach over the network."),
+        key("standard", Kind::Table(&STANDARD), "The standard tools that are switched on."),
         key("tool", Kind::Map(&TOOL_NAME, &Kind::Table(&TOOL)), "A tool: [tool.NAME]. Models call it by NAME."),
         key(
             "layer",
@@ -145,6 +146,12 @@ pub(crate) static ROOT: Section = Section {
     ],
     shared: &[],
 };
+
+pub(crate) static STANDARD_TOOLS: [Choice; 1] =
+    [Choice { word: "read_output", doc: "a model reads on in an output that was too long to be shown at once" }];
+
+pub(crate) static STANDARD: Section =
+    Section { keys: &[key("tools", Kind::List(&Kind::Choice(&STANDARD_TOOLS)), "Their names.")], shared: &[] };
 
 pub(crate) static LAYER: Section = Section {
     keys: &[
@@ -299,7 +306,8 @@ pub(crate) static TOOL: Section = Section {
         key(
             "narration",
             Kind::Map(&LOCALE, &Kind::Table(&NARRATION)),
-            "Texts for people about a call, by locale. {NAME} is replaced by an argument.",
+            "Texts for people about a call, by locale. {NAME} is replaced by an argument, {NAME|basename} by the last part of a \
+             path, {NAME|host} by the host of a URL. Default: texts made of the title.",
         ),
         key("hints", Kind::List(&Kind::Choice(&HINTS)), "Further properties of the tool."),
         key("tags", TEXTS, "Tags by which listings and conditions select tools."),
@@ -319,6 +327,7 @@ pub(crate) static NARRATION: Section = Section {
     keys: &[
         key("start", TEXT, "When a call starts: \"Looking up {city}\".").required(),
         key("end", TEXT, "When the call has succeeded.").required(),
+        key("waiting", TEXT, "When the call waits for an approval, a connection or an answer."),
         key("failure", TEXT, "When the call has failed."),
     ],
     shared: &[],

@@ -1,13 +1,18 @@
 //! The keys of the bodies of tools: commands, HTTP requests, OpenAPI documents.
 
-use super::forms::{ANY, ENV_NAME, EXIT_CODE, HEADER, SIZE};
+use super::forms::{ANY, ENV_NAME, EXIT_CODE, HEADER, MEDIA_TYPE, SIZE};
 use super::keys::{Choice, Key, Kind, Section, key};
 use super::table::{COUNT, EFFECTS, POLICY_KEYS, TEXT, TEXTS};
 
-pub(crate) static OUTPUT_AS: [Choice; 3] = [
+pub(crate) static OUTPUT_AS: [Choice; 4] = [
     Choice { word: "auto", doc: "JSON if it is valid JSON, otherwise text" },
     Choice { word: "json", doc: "JSON; other output is a failure" },
     Choice { word: "text", doc: "always text" },
+    Choice {
+        word: "content",
+        doc: "JSON with text, images, audio and files: { \"value\": …, \"content\": [{ \"type\": \"image\", \"media_type\": \
+              \"image/png\", \"data\": BASE64 }] }",
+    },
 ];
 
 pub(crate) static EXITS: [Choice; 7] = [
@@ -31,7 +36,7 @@ static EXIT: Kind = Kind::Choice(&EXITS);
 static EFFECT: Kind = Kind::Choice(&EFFECTS);
 
 /// The keys of [tool.NAME] for a command.
-pub(crate) static COMMAND_KEYS: [Key; 7] = [
+pub(crate) static COMMAND_KEYS: [Key; 8] = [
     key(
         "command",
         TEXTS,
@@ -50,6 +55,12 @@ pub(crate) static COMMAND_KEYS: [Key; 7] = [
         "Environment variables of the command besides PATH, HOME, LANG and TMPDIR. ${secret:NAME} is replaced by a secret.",
     ),
     key("output_as", Kind::Choice(&OUTPUT_AS), "The format of the command's output. Default: \"auto\"."),
+    key(
+        "media_type",
+        Kind::String(&MEDIA_TYPE),
+        "If set, the command's output is a file of this type, such as \"image/png\": an image, audio or another file. Excludes \
+         `output_as`.",
+    ),
     key(
         "exits",
         Kind::Map(&EXIT_CODE, &EXIT),
@@ -95,7 +106,7 @@ pub(crate) static METHODS: [Choice; 7] = [
     Choice { word: "DELETE", doc: "removes" },
 ];
 
-static HTTP_KEYS: [Key; 7] = [
+static HTTP_KEYS: [Key; 8] = [
     key("method", Kind::Choice(&METHODS), "The method. Default: GET."),
     key(
         "url",
@@ -121,6 +132,12 @@ static HTTP_KEYS: [Key; 7] = [
         "If set, the result has the status, these headers and the body, instead of the body alone.",
     ),
     key("key_header", Kind::String(&HEADER), "The header with the idempotency key. Default: Idempotency-Key."),
+    key(
+        "connection_on_401",
+        TEXT,
+        "The provider that a person has to connect if the server answers 401. The call waits for that, and sends the \
+         request again. Default: a 401 ends the call with the error `denied`.",
+    ),
 ];
 
 pub(crate) static HTTP: Section = Section { keys: &HTTP_KEYS, shared: &[] };

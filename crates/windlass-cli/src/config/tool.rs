@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use windlass::tool::narrate::FILTERS;
 use windlass::tool::nearest;
 use windlass::tool::spec::{Background, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
 use windlass::tool::{RegisterError, Schemas, ToolId};
@@ -71,6 +72,9 @@ pub(super) fn spec(name: &str, view: &View<'_>, default_effect: Effect, problems
     for (locale, lines) in view.each("narration", &table::NARRATION) {
         if let (Some(start), Some(end)) = (lines.text("start"), lines.text("end")) {
             spec.about.narration.add(locale, start, end);
+        }
+        if let Some(waiting) = lines.text("waiting") {
+            spec.about.narration.add_waiting(locale, waiting);
         }
         if let Some(failure) = lines.text("failure") {
             spec.about.narration.add_failure(locale, failure);
@@ -152,7 +156,7 @@ pub(super) fn check_arguments(view: &View<'_>, schema: &Value, problems: &mut Ve
         }
     }
     for (_, lines) in view.each("narration", &table::NARRATION) {
-        for key in ["start", "end", "failure"] {
+        for key in ["start", "waiting", "end", "failure"] {
             let Some(entry) = lines.get(key) else { continue };
             check_narration(entry, &lines.path_of(key), schema, problems);
         }
@@ -162,7 +166,16 @@ pub(super) fn check_arguments(view: &View<'_>, schema: &Value, problems: &mut Ve
 fn check_narration(entry: &TableEntry, path: &str, schema: &Value, problems: &mut Vec<Problem>) {
     let text = entry.node.text().unwrap_or_default();
     let names = text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name));
-    for name in names.filter(|name| !input::has_argument(schema, &[name])) {
+    for placeholder in names {
+        let (name, filter) = placeholder.split_once('|').map_or((placeholder, None), |(name, by)| (name, Some(by)));
+        if let Some(filter) = filter.filter(|filter| !FILTERS.contains(filter)) {
+            let found = format!("`{path}` uses the filter `{filter}`, which does not exist");
+            let problem = Problem::error("unknown_filter", &entry.node.span, found);
+            problems.push(problem.help(format!("the filters are {}", listed(FILTERS, "and"))));
+        }
+        if input::has_argument(schema, &[name]) {
+            continue;
+        }
         let found = format!("`{path}` uses `{{{name}}}`, but the input has no argument `{name}`");
         problems.push(suggest_argument(Problem::error("unknown_argument", &entry.node.span, found), schema, name));
     }

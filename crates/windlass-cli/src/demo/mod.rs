@@ -316,6 +316,8 @@ async fn start(api: &Api) -> Result<RunId> {
         session: None,
         layer: None,
         call_id: None,
+        metadata: None,
+        cause: None,
         wait_ms: Some(0),
     };
     let accepted: Accepted = api.post("/v1/calls", &request, None).await?;

@@ -12,7 +12,9 @@ fn time(millis: i64) -> Time {
 }
 
 fn at(path: &str, millis: i64, kind: &str, mut detail: Value) -> Activity {
-    let fields = json!({"run": RUN, "path": path, "at": time(millis), "kind": kind});
+    // Progress is live, and has no position.
+    let position = (kind != "progress").then_some("0.0");
+    let fields = json!({"run": RUN, "position": position, "path": path, "at": time(millis), "kind": kind});
     for (name, value) in fields.as_object().unwrap() {
         detail.as_object_mut().unwrap().entry(name).or_insert(value.clone());
     }
@@ -102,6 +104,21 @@ fn an_unrecorded_attempt_runs_from_its_first_progress_message() {
     let last = of("q=air").spans.last().map(|span| (span.from, span.to, span.kind));
     assert_eq!(last, Some((500_000, 1_000_000, SpanKind::Running)));
     assert_eq!(of("q=rail").sign.1, '○');
+}
+
+#[test]
+fn l23_a_call_that_is_announced_before_it_is_recorded_has_one_line() {
+    let mut open: Vec<Activity> = trip().into_iter().take(3).collect();
+    let announced = json!({"tool": "search", "args": {"q": "rail"}, "position": null});
+    open.push(at("0/1", 200, "call_started", announced));
+    let of = |tree: &Tree| -> Vec<(char, u64)> {
+        let rows = tree.rows.iter().filter(|row| row.about == "q=rail");
+        rows.map(|row| (row.sign.1, row.micros)).collect()
+    };
+    assert_eq!(of(&tree(&open, 1_000)), [('○', 800_000)], "it is shown while it is open");
+    open.push(call("0/1", 200, "search", json!({"q": "rail"})));
+    open.push(ended("0/1", 1_200, 0.0, 1_000.0));
+    assert_eq!(of(&tree(&open, 2_000)), [('✓', 1_000_000)], "one line, although it is reported twice");
 }
 
 #[test]

@@ -27,6 +27,14 @@ pub(super) fn label(operation: &str, name: &str) -> String {
     }
 }
 
+/// Whether a line for people begins with the name of the tool, as one without a template does. Name and arguments are
+/// shown anyway.
+pub(super) fn is_made_of(line: &str, tool: &str) -> bool {
+    let title = tool.replace(['_', '-', '.'], " ").to_lowercase();
+    let rest = line.to_lowercase();
+    rest.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(": "))
+}
+
 /// Arguments in short form: `city=Oslo cents=12000`.
 pub(super) fn brief(args: Option<&Value>) -> String {
     let short = |value: &Value| match value {
@@ -103,6 +111,7 @@ fn field_text(value: Option<&Value>) -> String {
 pub(crate) fn cause(cause: &str, message: &str) -> String {
     let cause = match cause {
         "worker_lost" => "the process died during the attempt",
+        "shut_down" => "a shutdown interrupted the attempt",
         "timed_out" => "the attempt timed out",
         "cancelled" => "the attempt was cancelled while it ran",
         "restored" => "the store was restored from a backup that may be older than the attempt",

@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass::{Path, RunId};
 use windlass_server::wire::{Activity, Time, Trace};
 
-use super::text::{brief, label, parks, sentence};
+use super::text::{brief, is_made_of, label, parks, sentence};
 use crate::style::{Tint, plain};
 
 /// How a call or operation spent a span of time.
@@ -156,6 +156,7 @@ impl TreeBuilder {
         match activity.kind.as_str() {
             "call_started" => {
                 let line = activity.detail.get("line").and_then(Value::as_str);
+                let line = line.filter(|line| !is_made_of(line, text("tool")));
                 let about = line.map_or_else(|| brief(activity.detail.get("args")), str::to_owned);
                 self.begin(activity, text("tool").to_owned(), about, SpanKind::Queued);
             }
@@ -211,16 +212,16 @@ impl TreeBuilder {
             running: 0,
             attempts: 0,
             moment: false,
-            unrecorded: activity.kind == "progress",
+            unrecorded: activity.position.is_none(),
             group: None,
         };
         match self.index.get(&(activity.run, activity.path.clone())) {
-            // Its progress arrived before its record, which has its name and its start.
+            // Its start or its progress arrived before its record, which has its name and its start.
             Some(index) if self.nodes[*index].unrecorded => {
-                let running = self.nodes[*index].changes.first().copied();
+                let running = self.nodes[*index].changes.iter().find(|(_, kind)| *kind == SpanKind::Running).copied();
                 self.nodes[*index] = node;
+                self.nodes[*index].announced = running.is_some();
                 self.nodes[*index].changes.extend(running);
-                self.nodes[*index].announced = true;
             }
             _ => {
                 self.index.insert((activity.run, activity.path.clone()), self.nodes.len());

@@ -1,6 +1,6 @@
 //! `windlass call`
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -112,11 +112,21 @@ fn a_detached_call_is_driven_by_the_next_server() {
 fn an_interrupted_call_continues_in_the_server() {
     let world = World::new();
     let server = world.serve(&[]);
-    let mut child = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]).spawn().unwrap();
+    let mut command = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
     until("the attempt is running", || exists(&world.path("slow/started")));
+    // Longer than the request takes that tells the command the id of the run.
+    std::thread::sleep(Duration::from_secs(1));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let run = world.json(&["runs", "list"])["runs"][0]["id"].as_str().unwrap().to_owned();
+    let expected = format!(
+        "run {run} continues on the server; see it with `windlass runs show {run}`, or stop it with `windlass runs cancel {run}`\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "nothing else, because it is not a terminal");
+    has(&world.ok(&["runs", "explain", "--key", "slow"]), &[&run, "attempt 1 of call of tool `slow` started"]);
     world.write("slow/go", "");
     has(&world.ok(&["call", "slow", "--key", "slow"]), &["{}"]);
     drop(server);
@@ -170,5 +180,39 @@ fn quiet_prints_only_the_result() {
                 (world.json(&["runs", "show", done.out.trim()])["run"]["state"] == "finished").then_some(())
             });
         }
+    });
+}
+
+/// A terminal: the end that a program writes to, and the end that shows it.
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let shown = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&shown).unwrap();
+    unlockpt(&shown).unwrap();
+    let name = ptsname(&shown, Vec::new()).unwrap().into_string().unwrap();
+    let written = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    (written, shown.into())
+}
+
+#[test]
+fn a_call_shows_on_a_terminal_what_it_waits_for() {
+    both_ways(|world, backend| {
+        let (written, mut shown) = terminal();
+        let mut command = world.command(&["call", "slow"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(written).spawn().unwrap();
+        drop(command);
+        let mut text = String::new();
+        until("it says what it waits for", || {
+            let mut part = [0; 1_000];
+            let read = shown.read(&mut part).unwrap();
+            text.push_str(&String::from_utf8_lossy(&part[..read]));
+            text.contains("waiting for call of tool `slow` … ").then_some(())
+        });
+        world.write("slow/go", "");
+        let mut rest = String::new();
+        // Reading from a terminal that no program has open any more is an error.
+        let _ = shown.read_to_string(&mut rest);
+        assert!(rest.ends_with("\r\u{1b}[K"), "{backend:?}: the line is removed at the end: {rest:?}");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
     });
 }

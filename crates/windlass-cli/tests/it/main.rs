@@ -3,6 +3,7 @@
 // A failed helper should stop its test at once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod attribution;
 mod bad_input;
 mod calls;
 mod demo;
@@ -12,8 +13,10 @@ mod hostile;
 mod http;
 mod inbox;
 mod killed;
+mod kinds;
 mod maintenance;
 mod openapi;
+mod outputs;
 mod protected_files;
 mod runs;
 mod second_process;
@@ -21,4 +24,5 @@ mod serve;
 mod sessions;
 mod tools;
 mod watch;
+mod without_server;
 mod world;

@@ -12,17 +12,24 @@ fn echo(world: &World, text: &str) -> String {
 /// A run that waits for approval.
 fn waiting_run(world: &World, cents: u64) -> String {
     let args = json!({"to": "Ada", "cents": cents}).to_string();
-    let run = world.ok(&["-q", "call", "pay", "--detach", "--args", &args]).trim().to_owned();
     if backend_of(world) == Backend::File {
-        // A call also drives the other runs of the file while it runs.
-        let done = world.run(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
-        assert_eq!(done.code, 0, "{}", done.err);
+        let key = format!("pay-{cents}");
+        world.fails(6, &["call", "pay", "--key", &key, "--args", &args]);
+        return world.json(&["runs", "show", "--key", &key])["run"]["id"].as_str().unwrap().to_owned();
     }
+    let run = world.ok(&["-q", "call", "pay", "--detach", "--args", &args]).trim().to_owned();
     until("the run waits for approval", || {
         let inbox = world.json(&["inbox", "--run", &run]);
         inbox["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(())
     });
     run
+}
+
+/// Runs a server until this run has finished.
+fn drive(world: &World, run: &str) {
+    let server = world.serve(&[]);
+    until("it has finished", || (world.json(&["runs", "show", run])["run"]["state"] == "finished").then_some(()));
+    assert_eq!(server.stop(), 0);
 }
 
 /// Whether a server has the file open.
@@ -59,7 +66,7 @@ fn every_state_that_is_printed_is_accepted_as_a_filter() {
         let cancelled = waiting_run(world, 500);
         world.ok(&["runs", "cancel", &cancelled]);
         if backend == Backend::File {
-            world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
+            drive(world, &cancelled);
         }
         let list = |args: &[&str]| world.json(&[&["runs", "list"], args].concat());
         let ids = |listed: &Value| -> Vec<String> {
@@ -161,7 +168,7 @@ fn a_run_is_cancelled_and_shows_by_whom() {
         has(&world.ok(&["runs", "cancel", &run, "--reason", "changed my mind"]), &[&run, "cancelled"]);
         if backend == Backend::File {
             // The cancellation takes effect when the run is driven.
-            world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
+            drive(world, &run);
         }
         let shown = until("it has finished", || {
             let shown = world.json(&["runs", "show", &run]);
@@ -182,7 +189,7 @@ fn w10_a_run_is_forked_with_a_change_and_compared() {
         let forked = forked.trim().to_owned();
         assert_ne!(forked, run);
         if backend == Backend::File {
-            world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
+            drive(world, &forked);
         }
         until("the fork finishes", || {
             (world.json(&["runs", "show", &forked])["run"]["state"] == "finished").then_some(())

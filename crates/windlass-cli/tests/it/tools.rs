@@ -137,6 +137,21 @@ fn e26_a_token_that_may_only_call_waits_for_its_call() {
 }
 
 #[test]
+fn l23_without_an_admin_token_one_is_created_while_the_server_is_stopped() {
+    let world = World::new();
+    world.ok(&["-q", "token", "create", "lost", "--scope", "admin"]);
+    let server = world.serve(&[]);
+    // The way that the message names is open.
+    let text = world.fails(4, &["token", "create", "root", "--scope", "admin"]);
+    has(&text, &["a token that has the scope `admin`", "stop the server and create one on its file"]);
+    assert_eq!(server.stop(), 0);
+    let admin = world.ok(&["-q", "token", "create", "root", "--scope", "admin"]).trim().to_owned();
+    let server = world.serve(&[]);
+    has(&world.ok(&["--token", &admin, "token", "list"]), &["lost", "root"]);
+    drop(server);
+}
+
+#[test]
 fn every_shell_has_a_completion_script() {
     let world = World::empty();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -69,7 +69,7 @@ fn l23_a_run_is_watched_before_and_after_a_server_starts() {
     // The watcher does not block the server from opening the file.
     let _server = world.serve(&[]);
     let seen = wait_for(&lines, "run finished (ok)").join("\n");
-    has(&seen, &["echo done in"]);
+    has(&seen, &["Echo: done in"]);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let mut notes = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut notes).unwrap();
@@ -81,7 +81,7 @@ fn a_watch_exits_with_the_result_of_its_run() {
     let world = World::new();
     let done = world.run(&["--json", "call", "broken"]);
     let run = serde_json::from_str::<Value>(&done.out).unwrap()["run"].as_str().unwrap().to_owned();
-    has(&world.fails(1, &["runs", "watch", &run]), &["broken failed", "out of paper"]);
+    has(&world.fails(1, &["runs", "watch", &run]), &["Broken: failed", "out of paper"]);
     has(&world.fails(3, &["runs", "watch", "ffffffff"]), &["no run has an id that begins with"]);
     has(&world.fails(2, &["runs", "watch", &run, "--from", "x"]), &["RECORD.INDEX"]);
 }

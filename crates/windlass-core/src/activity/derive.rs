@@ -8,6 +8,7 @@ use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Activity, Cursor, Failure, Happening, Position};
+use crate::attribution::Attribution;
 use crate::call::idempotency_key;
 use crate::id::RunId;
 use crate::path::Path;
@@ -15,7 +16,7 @@ use crate::policy::Policy;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded};
 use crate::run::state::Ending;
 use crate::time::Timestamp;
-use crate::tool::narrate::Phase;
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::projection::{ModelView, OutputUri};
 use crate::tool::{Effect, Tool, ToolError, Toolbox};
 
@@ -75,6 +76,8 @@ pub(crate) struct Cancelled {
 pub(crate) struct ActivityContext<'a> {
     pub(crate) run: RunId,
     pub(crate) parent: Option<&'a (RunId, Path)>,
+    /// Who the run acts for, and what caused it.
+    pub(crate) attribution: Option<&'a Attribution>,
     /// The runtime's own toolbox. A recorded call names the layers in which its tool is found.
     pub(crate) toolbox: &'a Toolbox,
     pub(crate) locale: &'a str,
@@ -223,21 +226,40 @@ impl ActivityContext<'_> {
         let Some(asked) = &record.asked else { return happenings };
         let at = began(record);
         if record.path.is_root() && !matches!(record.event, Event::Continued { .. }) {
-            happenings.push((at, Happening::RunStarted { what: asked.to_string() }));
+            let principal = self.attribution.and_then(|attribution| attribution.principal.clone());
+            let cause = self.attribution.and_then(|attribution| attribution.cause.clone());
+            happenings.push((at, Happening::RunStarted { what: asked.to_string(), principal, cause }));
         }
         if let Event::Continued { generation, .. } = record.event {
             happenings.push((at, Happening::RunContinued { generation }));
         }
         match asked.kind {
-            OpKind::Call => happenings.push((at, self.call_started(asked))),
             // Reported with their result, which is in the same record.
             OpKind::Emit | OpKind::Spawn | OpKind::Version => {}
-            operation => {
-                let what = Happening::OperationStarted { operation, name: name(asked), idempotency_key: None };
-                happenings.push((at, what));
-            }
+            _ => happenings.push((at, self.start(asked))),
         }
         happenings
+    }
+
+    fn start(&self, asked: &Asked) -> Happening {
+        match asked.kind {
+            OpKind::Call => self.call_started(asked),
+            operation => {
+                let identity = asked.identity.as_deref().copied();
+                Happening::OperationStarted { operation, name: name(asked), identity, idempotency_key: None }
+            }
+        }
+    }
+
+    /// The start of a call or a step that has no record yet, as its record will report it.
+    pub(crate) fn started(&self, asked: &Asked, generation: u32, path: &Path) -> Happening {
+        let mut started = self.start(asked);
+        if let Happening::CallStarted { idempotency_key: key, .. }
+        | Happening::OperationStarted { idempotency_key: key, .. } = &mut started
+        {
+            *key = has_key(asked).then(|| idempotency_key(self.run, generation, path));
+        }
+        started
     }
 
     fn event(&self, record: &Record, open: Option<&OpenOperation>) -> Happenings {
@@ -258,7 +280,11 @@ impl ActivityContext<'_> {
             Event::Settled { attempt, by, reason } => {
                 Happening::Settled { attempt: *attempt, by: by.clone(), reason: reason.clone() }
             }
-            Event::Parked { on, until, .. } => Happening::Parked { on: on.clone(), until: *until },
+            Event::Parked { on, until, .. } => {
+                let asked = open.map(|open| &open.asked).filter(|asked| asked.kind == OpKind::Call);
+                let line = asked.zip(WaitReason::of(on)).and_then(|(asked, on)| self.line(asked, Phase::Waiting(on)));
+                Happening::Parked { on: on.clone(), until: *until, line }
+            }
             Event::Granted(grant) => {
                 let (by, reason) = (grant.by.clone(), grant.reason.clone());
                 Happening::Granted { by, reason, until: grant.until }
@@ -332,8 +358,9 @@ impl ActivityContext<'_> {
         let Ok(output) = answer else { return (None, false) };
         let tool = open.and_then(|open| self.tool(&open.asked));
         let own = open.and_then(|open| open.asked.limits.as_deref());
-        let view = ModelView::of(tool.as_ref(), &Arc::default(), (own, self.policy));
-        let shown = view.unprojected(output, &OutputUri { run: self.run, path: &record.path });
+        let view = ModelView::of(tool.as_ref(), &Arc::default(), (own, self.policy), false);
+        let output = output.without_secrets();
+        let shown = view.unprojected(&output, &OutputUri { run: self.run, path: &record.path });
         let shortened = matches!(shown, Cow::Owned(_));
         (Some(shown.into_owned()), shortened)
     }

@@ -21,6 +21,7 @@ use crate::run::record::{DoubtCause, OpKind, Settler};
 use crate::run::state::{Blocked, Ending, Hold};
 use crate::time::{Times, Timestamp};
 pub use crate::tool::view::Failure;
+use crate::value::Digest;
 
 /// One observable event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,10 @@ pub enum Position {
     /// Sent once to the current watchers and not stored. It may be ahead of what is durable, and a watcher that misses
     /// it does not get it again. It comes after everything the store had when it was sent, and before the end of the
     /// operation that sent it.
+    ///
+    /// A call or step whose start is not recorded, because repeating it does no harm, is reported twice to the watchers of
+    /// the process that makes it: live when it starts, and with a position when it is recorded. Both have the same run
+    /// and path. The activities with a position are complete without the live ones.
     Live,
 }
 
@@ -89,6 +94,12 @@ pub enum Happening {
     RunStarted {
         /// Its tool, or what kind of run it is.
         what: String,
+        /// Who it acts for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        principal: Option<Arc<str>>,
+        /// What caused it, as given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<Arc<str>>,
     },
     /// The process that drove the run died; another one continues it.
     RunRecovered,
@@ -151,7 +162,7 @@ pub enum Happening {
         /// The id that a model gave the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call_id: Option<Arc<str>>,
-        /// A line for people in the runtime's language, if the tool has one.
+        /// A line for people in the runtime's language, unless the tool is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
         /// The idempotency key of its attempts, if they may change something outside.
@@ -180,7 +191,7 @@ pub enum Happening {
         attempts: u32,
         /// How long it took.
         times: Times,
-        /// A line for people in the runtime's language, if the tool has one.
+        /// A line for people in the runtime's language, unless the tool is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
     },
@@ -190,6 +201,9 @@ pub enum Happening {
         operation: OpKind,
         /// Its name.
         name: Arc<str>,
+        /// Of a batch: the digest of its calls.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Digest>,
         /// The idempotency key of its attempts, if they may change something outside.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,
@@ -254,6 +268,9 @@ pub enum Happening {
         /// When the wait times out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
+        /// A line for people in the runtime's language, if a call waits for an approval, a connection or an answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        line: Option<String>,
     },
     /// A person approved the call.
     Granted {

@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::{Activity, ActivityContext, Happening, OpenOperations};
+use crate::attribution::Attribution;
 use crate::error::Result;
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -101,8 +102,10 @@ impl<'a> Tracer<'a> {
 
     async fn activities(&mut self, info: &RunInfo) -> Result<(Vec<Activity>, bool)> {
         let mut operations = OpenOperations::default();
+        let attribution = Attribution::of(info);
         let context = ActivityContext {
             run: info.run,
+            attribution: attribution.as_deref(),
             parent: info.parent.as_deref(),
             toolbox: &self.kernel.env.toolbox,
             locale: &self.kernel.env.locale,

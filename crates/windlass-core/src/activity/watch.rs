@@ -11,6 +11,7 @@ use futures_util::stream::Stream;
 
 use super::watchers::{LiveActivity, Subscription, WatchTarget};
 use super::{Activity, ActivityContext, Cursor, Happening, OpenOperations, Position};
+use crate::attribution::Attribution;
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -48,6 +49,10 @@ pub struct Watch {
     /// The first activity that has not been returned.
     cursor: Cursor,
     look: Option<Duration>,
+    /// Only runs that act for this principal are shown.
+    principal: Option<Arc<str>>,
+    /// The run that was last checked for it, and whether it is shown.
+    last_checked: Option<(RunId, bool)>,
     /// The epoch at which the run was last reported as held.
     held: Option<u64>,
     over: bool,
@@ -57,6 +62,7 @@ pub struct Watch {
 struct RunHistory {
     operations: OpenOperations,
     parent: Option<Box<(RunId, Path)>>,
+    attribution: Option<Arc<Attribution>>,
     /// The first record that has not been applied.
     next: u64,
     /// An upper bound of the bytes of the arguments in `operations`.
@@ -93,6 +99,8 @@ impl Watch {
             unread: from.record,
             cursor: from,
             look: None,
+            principal: None,
+            last_checked: None,
             held: None,
             over: false,
         }
@@ -102,6 +110,13 @@ impl Watch {
     #[must_use]
     pub fn look_every(mut self, interval: Duration) -> Self {
         self.look = Some(interval);
+        self
+    }
+
+    /// Leaves out the runs of a session that do not act for this principal.
+    #[must_use]
+    pub fn only_of(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.principal = Some(principal.into());
         self
     }
 
@@ -152,6 +167,12 @@ impl Watch {
 
     /// Derives the activities of the next record of the page.
     async fn derive(&mut self, run: RunId, seq: u64) -> Result<()> {
+        if !self.shows(run).await? {
+            let read = self.page.pop_front();
+            self.unread = read.map_or(self.unread, |read| read.position + 1);
+            self.cursor = self.cursor.max(Cursor { record: self.unread, index: 0 });
+            return Ok(());
+        }
         self.load_history(run, seq).await?;
         let (Some(read), Some(history)) = (self.page.pop_front(), self.histories.get_mut(&run)) else { return Ok(()) };
         // Live activities of the operation come before its end.
@@ -163,6 +184,7 @@ impl Watch {
         let context = ActivityContext {
             run,
             parent: history.parent.as_deref(),
+            attribution: history.attribution.as_deref(),
             toolbox: &self.kernel.env.toolbox,
             locale,
             policy: &self.kernel.env.policy,
@@ -198,6 +220,9 @@ impl Watch {
         let live = self.subscription.take(None);
         if !live.is_empty() {
             for live in live {
+                if !self.shows(live.run).await? {
+                    continue;
+                }
                 let parent = self.histories.get(&live.run).and_then(|history| history.parent.clone());
                 self.ready.push_back((None, shown(live, parent)));
             }
@@ -291,6 +316,18 @@ impl Watch {
         })
     }
 
+    /// Whether the watch shows this run.
+    async fn shows(&mut self, run: RunId) -> Result<bool> {
+        let Some(wanted) = &self.principal else { return Ok(true) };
+        if let Some((_, shows)) = self.last_checked.filter(|(last, _)| *last == run) {
+            return Ok(shows);
+        }
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let shows = info.principal.as_ref() == Some(wanted);
+        self.last_checked = Some((run, shows));
+        Ok(shows)
+    }
+
     /// Makes sure that the open operations of a run are known up to a record.
     async fn load_history(&mut self, run: RunId, seq: u64) -> Result<()> {
         if self.histories.get(&run).is_some_and(|history| history.next == seq) {
@@ -302,7 +339,8 @@ impl Watch {
         }
         let store = &self.kernel.store;
         let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        let mut history = RunHistory { operations: OpenOperations::default(), parent: info.parent, next: 0, bytes: 0 };
+        let (operations, attribution) = (OpenOperations::default(), Attribution::of(&info));
+        let mut history = RunHistory { operations, parent: info.parent, attribution, next: 0, bytes: 0 };
         while history.next < seq {
             let page = store.page(run, history.next, WATCH_READ_RECORDS).await?;
             let left = usize::try_from(seq - history.next).unwrap_or(usize::MAX);

@@ -66,16 +66,16 @@ impl Fifo {
     }
 
     /// Requests one unit.
-    pub(crate) fn shared(self: &Arc<Self>) -> Turn {
+    pub(crate) fn shared(self: &Arc<Self>) -> FifoRequest {
         self.request(1)
     }
 
     /// Requests all units.
-    pub(crate) fn exclusive(self: &Arc<Self>) -> Turn {
+    pub(crate) fn exclusive(self: &Arc<Self>) -> FifoRequest {
         self.request(self.capacity)
     }
 
-    fn request(self: &Arc<Self>, want: u32) -> Turn {
+    fn request(self: &Arc<Self>, want: u32) -> FifoRequest {
         let mut state = self.state.lock();
         let waiter = if state.queue.is_empty() && state.free >= want {
             state.free -= want;
@@ -86,7 +86,7 @@ impl Fifo {
             Some(waiter)
         };
         drop(state);
-        Turn { fifo: self.clone(), want, waiter }
+        FifoRequest { fifo: self.clone(), want, waiter }
     }
 
     #[cfg(test)]
@@ -113,13 +113,13 @@ impl Fifo {
 }
 
 /// A request for units: first queued, then granted. Dropping it withdraws the request or returns the units.
-pub(crate) struct Turn {
+pub(crate) struct FifoRequest {
     fifo: Arc<Fifo>,
     want: u32,
     waiter: Option<Arc<Waiter>>,
 }
 
-impl Turn {
+impl FifoRequest {
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let Some(waiter) = &self.waiter else { return Poll::Ready(()) };
         std::task::ready!(waiter.poll(cx));
@@ -128,7 +128,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for FifoRequest {
     fn drop(&mut self) {
         let Some(waiter) = &self.waiter else { return self.fifo.give_back(self.want) };
         let mut state = self.fifo.state.lock();
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    fn ready(turn: &mut Turn) -> bool {
+    fn ready(turn: &mut FifoRequest) -> bool {
         turn.poll(&Context::from_waker(noop_waker_ref())).is_ready()
     }
 

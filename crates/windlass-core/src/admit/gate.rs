@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::fifo::{Fifo, Turn};
+use super::fifo::{Fifo, FifoRequest};
 use crate::id::ToolId;
 use crate::store::ToolLimits;
 use crate::tool::spec::Limits;
@@ -52,7 +52,7 @@ impl Gate {
         self.limits.clone()
     }
 
-    pub(crate) fn enter(&self) -> Option<Turn> {
+    pub(crate) fn enter(&self) -> Option<FifoRequest> {
         self.in_flight.as_ref().map(Fifo::shared)
     }
 

@@ -80,7 +80,7 @@ pub(crate) struct KeyWait {
 
 /// A handle to the place of an operation.
 #[derive(Clone)]
-pub(crate) struct KeyTurn {
+pub(crate) struct QueuedKey {
     at: OpAddress,
     key: Arc<str>,
     ticket: u64,
@@ -88,7 +88,7 @@ pub(crate) struct KeyTurn {
     number: u64,
 }
 
-impl KeyTurn {
+impl QueuedKey {
     pub(crate) fn path(&self) -> &Path {
         &self.at.1
     }
@@ -109,12 +109,12 @@ impl Keys {
         (queue, key): (Arc<str>, Arc<str>),
         held: Vec<Arc<str>>,
         at: OpAddress,
-    ) -> Result<KeyTurn, String> {
+    ) -> Result<QueuedKey, String> {
         let mut state = self.0.lock();
         let QueuePlace { ticket, .. } = state.queues.request(&at, (queue, key.clone()), held)?;
         state.notes.entry(at.clone()).or_default();
         let number = state.queues.number();
-        Ok(KeyTurn { at, key, ticket, number })
+        Ok(QueuedKey { at, key, ticket, number })
     }
 
     /// Registers that the operation waits for the end of a run while the bodies around it hold these keys. An error
@@ -139,7 +139,7 @@ impl Keys {
     }
 
     /// Ready once the place holds the key.
-    pub(crate) fn poll(&self, turn: &KeyTurn, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, turn: &QueuedKey, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.0.lock();
         let Some(place) = state.queues.get(&turn.at) else { return Poll::Pending };
         let is_first = state.queues.is_first(place);
@@ -153,7 +153,7 @@ impl Keys {
     }
 
     /// The future that had this handle is gone. The operation keeps its place.
-    pub(crate) fn detach(&self, turn: &KeyTurn) {
+    pub(crate) fn detach(&self, turn: &QueuedKey) {
         if let Some(note) = self.0.lock().notes.get_mut(&turn.at)
             && note.waiter.as_ref().is_some_and(|(number, _)| *number == turn.number)
         {
@@ -164,7 +164,7 @@ impl Keys {
     /// Gives up a place. If the key passes to an operation that no future waits for, returns the run of that operation,
     /// to be taken up.
     #[must_use = "the run that waits for the key must be taken up"]
-    pub(crate) fn release(&self, turn: &KeyTurn) -> Option<RunId> {
+    pub(crate) fn release(&self, turn: &QueuedKey) -> Option<RunId> {
         let mut state = self.0.lock();
         let is_there = state.queues.get(&turn.at).is_some_and(|place| place.ticket == turn.ticket);
         let granted = if is_there { state.leave(&turn.at) } else { GrantedKey::default() };
@@ -308,13 +308,13 @@ mod tests {
     use super::*;
 
     impl Keys {
-        fn ask(&self, key: &str, held: Option<&Arc<HeldKey>>, at: OpAddress) -> Result<KeyTurn, String> {
+        fn ask(&self, key: &str, held: Option<&Arc<HeldKey>>, at: OpAddress) -> Result<QueuedKey, String> {
             let key: Arc<str> = key.into();
             let (queue, held) = HeldKey::queue(&key, held);
             self.request((queue, key), held, at)
         }
 
-        fn hold(&self, turn: &KeyTurn, outer: Option<Arc<HeldKey>>) -> Arc<HeldKey> {
+        fn hold(&self, turn: &QueuedKey, outer: Option<Arc<HeldKey>>) -> Arc<HeldKey> {
             let queue = self.0.lock().queues.get(&turn.at).unwrap().queue.clone();
             HeldKey::new(turn.key.clone(), queue, &turn.at, outer)
         }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn e09_a_key_is_held_by_one_at_a_time_in_order_of_arrival() {
         let keys = Keys::default();
-        let mut turns: Vec<KeyTurn> = (0..3).map(|n| keys.ask("k", None, at(n)).unwrap()).collect();
+        let mut turns: Vec<QueuedKey> = (0..3).map(|n| keys.ask("k", None, at(n)).unwrap()).collect();
         for _ in 0..3 {
             let ready: Vec<bool> = turns.iter().map(|turn| keys.poll(turn, &cx()).is_ready()).collect();
             assert!(ready[0] && ready[1..].iter().all(|ready| !ready), "{ready:?}");

@@ -1,8 +1,8 @@
-//! Admission: what a call waits for before its attempt when others are running too. Permits, turns and limits belong to
+//! Admission: what a call waits for before its attempt when others are running too. Permits, exclusivity and limits belong to
 //! an attempt and are released when it is dropped. Keys belong to operations and outlive the futures that wait for
 //! them.
 //!
-//! An attempt takes what it needs in a fixed order (key, turn in the session, the tool's own limits, permit), so that
+//! An attempt takes what it needs in a fixed order (key, exclusivity in the session, the tool's own limits, permit), so that
 //! the holder of a later one never waits for an earlier one.
 
 mod fifo;
@@ -13,9 +13,9 @@ pub(crate) mod queues;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fifo::{Fifo, Turn};
+pub(crate) use fifo::{Fifo, FifoRequest};
 pub(crate) use gate::Gate;
-pub(crate) use keys::{HeldKey, KeyTurn, Keys};
+pub(crate) use keys::{HeldKey, Keys, QueuedKey};
 pub(crate) use permits::{Permit, Permits};
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::task::noop_waker_ref;
 use parking_lot::Mutex;
 
-use super::keys::{HeldKey, KeyTurn, Keys};
+use super::keys::{HeldKey, Keys, QueuedKey};
 use super::queues::OpAddress;
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
@@ -34,7 +34,7 @@ trait Admits {
 #[derive(Default)]
 struct Local {
     keys: Keys,
-    turns: Mutex<Vec<(OpAddress, KeyTurn)>>,
+    turns: Mutex<Vec<(OpAddress, QueuedKey)>>,
 }
 
 impl Admits for Local {

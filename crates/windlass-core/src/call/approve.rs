@@ -6,19 +6,21 @@ use std::task::{Context, Poll};
 
 use serde_json::Value;
 
-use super::child::CallFuture;
+use super::child::{CallFuture, narrate};
 use super::operation::Operation;
 use super::plan::{ReadyCall, Scope};
 use super::wait::{ParkWait, ParkedOp, WakeCause};
+use crate::attribution::Attribution;
 use crate::policy::{EffectivePolicy, Facts, Need, PastCall, Session, Unattended};
 use crate::run::parks::ParkAnswer;
-use crate::run::recall::Recalling;
+use crate::run::recall::{Recalling, SessionCalls};
 use crate::run::record::{Event, Grant, OpOutcome, Settled, Settler};
 use crate::run::replay::Decision;
 use crate::run::spent::EarlierTime;
 use crate::run::state::{Blocked, Park};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{Tool, ToolError};
 use crate::value::digest::Encoder;
 
@@ -34,6 +36,8 @@ pub(crate) struct GuardedCall {
     earlier: EarlierTime,
     registration: Registration,
     awake: Awake,
+    /// The history of the session, as read for the next evaluation of the policy.
+    of_session: Option<SessionCalls>,
     stage: GuardStage,
 }
 
@@ -50,6 +54,7 @@ enum GuardStage {
 /// What the decision about connection and approval depends on.
 pub(crate) struct GuardContext<'a> {
     pub(crate) connections: &'a [String],
+    pub(crate) attribution: Option<&'a Attribution>,
     pub(crate) session: Session<'a>,
     pub(crate) history: Option<&'a [PastCall]>,
 }
@@ -79,7 +84,7 @@ pub(crate) fn connection(
 ) -> Option<MissingGuard<Arc<str>>> {
     let provider = tool.spec().guards.connection.as_ref()?;
     let connected = around.connections.iter().any(|connected| connected == &**provider);
-    let refuse = |provider: Arc<str>| ToolError::ConnectionRequired { provider: provider.to_string() };
+    let refuse = |provider: Arc<str>| ToolError::connection_required(&*provider);
     (!connected).then(|| MissingGuard::of(provider.clone(), policy, around, refuse))
 }
 
@@ -93,7 +98,14 @@ pub(crate) fn approval(
     if policy.demands.is_empty() {
         return None;
     }
-    let facts = Facts { args, tool: Some(tool.spec()), session: around.session, history: around.history };
+    let facts = Facts {
+        args,
+        tool: Some(tool.spec()),
+        caller: around.attribution.and_then(|attribution| attribution.principal.as_deref()),
+        cause: around.attribution.and_then(|attribution| attribution.cause.as_deref()),
+        session: around.session,
+        history: around.history,
+    };
     let need = policy.approval(&facts)?;
     Some(MissingGuard::of(need, policy, around, |why| {
         let tool = &tool.spec().name;
@@ -103,28 +115,32 @@ pub(crate) fn approval(
 
 /// Whether the call needs a connection or an approval, or its history must be read to find out.
 pub(crate) fn is_guarded(run: &Run, ready: &ReadyCall) -> bool {
-    lacks_connection(run, ready).is_some() || must_recall(run, ready) || lacks_approval(run, ready).is_some()
+    lacks_connection(run, ready).is_some()
+        || must_recall(run, ready, false)
+        || lacks_approval(run, ready, SessionCalls::None).is_some()
 }
 
 fn lacks_connection(run: &Run, ready: &ReadyCall) -> Option<MissingGuard<Arc<str>>> {
     connection(&ready.tool, ready.policy(), &around(run, None))
 }
 
-/// Whether the history of the run must be read before the policy can be evaluated.
-fn must_recall(run: &Run, ready: &ReadyCall) -> bool {
-    ready.policy().uses_history() && run.with(|machine| machine.must_recall())
+/// Whether the history of the run, or of its session, must be read before the policy can be evaluated. `has_session`:
+/// that of the session was read for this evaluation.
+fn must_recall(run: &Run, ready: &ReadyCall, has_session: bool) -> bool {
+    ready.policy().uses_history()
+        && ((run.session.is_some() && !has_session) || run.with(|machine| machine.must_recall()))
 }
 
-fn lacks_approval(run: &Run, ready: &ReadyCall) -> Option<MissingGuard<Need>> {
+fn lacks_approval(run: &Run, ready: &ReadyCall, of_session: SessionCalls) -> Option<MissingGuard<Need>> {
     let policy = ready.policy();
-    let uses_history = policy.uses_history();
-    let past = uses_history.then(|| run.with(|machine| machine.past_calls().map(<[_]>::to_vec))).flatten();
+    let past = policy.uses_history().then(|| run.with(|machine| machine.history_after(of_session))).flatten();
     approval(&ready.tool, &ready.call.args, policy, &around(run, past.as_deref()))
 }
 
 fn around<'a>(run: &'a Run, history: Option<&'a [PastCall]>) -> GuardContext<'a> {
     let session = Session { id: run.session.as_deref(), attended: run.kernel.env.attended };
-    GuardContext { connections: &run.kernel.env.connections, session, history }
+    let attribution = run.attribution.as_deref();
+    GuardContext { connections: &run.kernel.env.connections, attribution, session, history }
 }
 
 /// The digest of the tool and the arguments that a decision applies to.
@@ -133,6 +149,13 @@ fn digest(ready: &ReadyCall) -> String {
     encoder.text(ready.tool.spec().id.as_str());
     encoder.value(&ready.call.args);
     encoder.finish().to_string()
+}
+
+/// The error of a call whose connection a person refused, and its record.
+pub(super) fn refused_connection(on: &Blocked, reason: String) -> (ToolError, Settled) {
+    let provider = if let Blocked::Connection { provider, .. } = on { provider } else { "the provider" };
+    let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
+    (error, Settled { by: Settler::Refuser(None), reason })
 }
 
 impl GuardedCall {
@@ -148,6 +171,7 @@ impl GuardedCall {
             earlier: EarlierTime::default(),
             registration: Registration::default(),
             awake: Awake::default(),
+            of_session: None,
             stage: GuardStage::Ask,
         }
     }
@@ -183,7 +207,10 @@ impl GuardedCall {
                 GuardStage::Connect => self.connect(),
                 GuardStage::Approve => self.approve(),
                 GuardStage::Recall(mut recalling) => match recalling.poll(cx, &self.run, &mut self.registration) {
-                    Poll::Ready(()) => GuardStage::Approve,
+                    Poll::Ready(of_session) => {
+                        self.of_session = Some(of_session);
+                        GuardStage::Approve
+                    }
                     Poll::Pending => {
                         self.stage = GuardStage::Recall(recalling);
                         self.run.pump();
@@ -248,17 +275,19 @@ impl GuardedCall {
             Some(MissingGuard::Refused(error)) => self.refuse(error),
             Some(MissingGuard::Asks(provider)) => {
                 let within = ready.policy().approval_within;
-                self.park(Blocked::Connection { provider }, within)
+                self.park(Blocked::Connection { provider, after: None }, within)
             }
         }
     }
 
     fn approve(&mut self) -> GuardStage {
         let Some(ready) = &self.ready else { return GuardStage::Over };
-        if must_recall(&self.run, ready) {
+        if must_recall(&self.run, ready, self.of_session.is_some()) {
             return GuardStage::Recall(Recalling::default());
         }
-        match lacks_approval(&self.run, ready) {
+        // Read again for the next evaluation: other runs of the session go on meanwhile.
+        let of_session = self.of_session.take().unwrap_or(SessionCalls::None);
+        match lacks_approval(&self.run, ready, of_session) {
             None => self.through(),
             Some(MissingGuard::Refused(error)) => self.refuse(error),
             Some(MissingGuard::Asks(need)) => {
@@ -271,6 +300,9 @@ impl GuardedCall {
 
     fn park(&mut self, on: Blocked, within: std::time::Duration) -> GuardStage {
         let Some(operation) = &mut self.operation else { return GuardStage::Over };
+        if let (Some(ready), Some(reason)) = (&self.ready, WaitReason::of(&on)) {
+            narrate(&ready.tool, &self.run, &operation.path, Phase::Waiting(reason), &ready.call.args);
+        }
         let now = self.run.now();
         let until = Some(now + within);
         let event = Event::Parked { on: on.clone(), until, attempt: 0 };
@@ -294,14 +326,10 @@ impl GuardedCall {
             // No reply key answers such a park.
             WakeCause::Revoked(_) => GuardStage::Over,
             WakeCause::Expired => self.expired(&wait.on),
-            WakeCause::Answer(ParkAnswer::Connected { refused: None }) => GuardStage::Approve,
-            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason) }) => {
-                let provider = match &wait.on {
-                    Blocked::Connection { provider } => provider.to_string(),
-                    _ => String::new(),
-                };
-                let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
-                self.refused_by(Settled { by: Settler::Refuser(None), reason }, error)
+            WakeCause::Answer(ParkAnswer::Connected { refused: None, .. }) => GuardStage::Approve,
+            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason), .. }) => {
+                let (error, settled) = refused_connection(&wait.on, reason);
+                self.refused_by(settled, error)
             }
             WakeCause::Answer(ParkAnswer::Decided { granted: false, by, reason, .. }) => {
                 let error = ToolError::denied(format!("denied by {by}: {reason}"));
@@ -327,7 +355,7 @@ impl GuardedCall {
 
     fn expired(&mut self, on: &Blocked) -> GuardStage {
         let error = match on {
-            Blocked::Connection { provider } => ToolError::ConnectionRequired { provider: provider.to_string() },
+            Blocked::Connection { provider, .. } => ToolError::connection_required(&**provider),
             Blocked::Approval { tool, why, .. } => ToolError::denied(format!(
                 "no decision was made in time about this call of `{tool}`, which needs approval: {why}"
             )),

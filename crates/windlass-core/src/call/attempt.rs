@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::session_view::SessionView;
 use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
+use crate::attribution::Attribution;
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
 use crate::run::Run;
@@ -30,6 +31,7 @@ pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) session: Option<Arc<str>>,
+    pub(crate) attribution: Option<Arc<Attribution>>,
     pub(crate) reach: Arc<Reach>,
     /// The run itself. Weak, so that an attempt that outlives its run does not keep it alive.
     pub(crate) home: Weak<Run>,
@@ -108,6 +110,16 @@ impl Attempt {
     /// Whether a failure may be declared retryable depends on it.
     pub fn effect(&self) -> Effect {
         self.0.origin.effect
+    }
+
+    /// Who the run acts for, if it says so.
+    pub fn principal(&self) -> Option<&str> {
+        self.0.origin.attribution.as_deref()?.principal.as_deref()
+    }
+
+    /// What caused the run, as given, if it says so.
+    pub fn cause(&self) -> Option<&str> {
+        self.0.origin.attribution.as_deref()?.cause.as_deref()
     }
 
     /// The idempotency key. It is the same for every attempt of this call, in this process and after a crash, and

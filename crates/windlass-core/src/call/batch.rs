@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use super::child::CallFuture;
 use super::operation::{Operation, RecordState};
 use super::plan::{CallSite, Scope, asked, plan, plan_in, tool_at};
-use super::request::ToolCall;
+use super::request::{BatchIdentity, ToolCall};
 use super::rules::{SessionMode, session_of};
 use crate::path::Path;
-use crate::run::record::{Event, OpOutcome};
+use crate::run::record::{Asked, Event, OpOutcome, Recorded};
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::{Awake, Polling, Registration, Run};
-use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Tool, ToolError};
+use crate::value::Digest;
 
 /// What the batch and its calls share.
 #[derive(Default)]
@@ -95,6 +95,8 @@ struct BatchProgress {
     settled: usize,
     open: usize,
     open_exclusive: usize,
+    /// How many of the settled calls were sent to the store.
+    sent: usize,
     failed: Option<usize>,
 }
 
@@ -131,13 +133,15 @@ impl Batch {
                 }
             })
             .collect();
+        let slots: Vec<CallSlot> = slots;
+        let failed = if stop_on_failure { first_failure(&run, &path, slots.len()) } else { None };
         Self {
             heeds_cancel: run.heeds_cancel(),
             asked: run.kernel.env.clock.ticks(),
             earlier: EarlierTime::default(),
             holds_back: false,
             shared: Arc::default(),
-            progress: BatchProgress::default(),
+            progress: BatchProgress { failed, ..BatchProgress::default() },
             corked: false,
             run,
             path,
@@ -158,6 +162,18 @@ impl Batch {
         let longest = outcomes.iter().map(|outcome| outcome.times.total).max().unwrap_or(0);
         let passed = self.run.kernel.env.clock.ticks().saturating_sub(self.asked);
         self.earlier.total.saturating_add(passed).max(longest)
+    }
+
+    /// Records a new batch, with the identity of its calls, and returns that identity.
+    pub(crate) fn enter(&self, mut asked: Asked) -> Box<Digest> {
+        let mut identity = BatchIdentity::default();
+        for slot in &self.slots {
+            slot.call.iter().for_each(|call| identity.add(call, slot.tool.as_ref()));
+        }
+        let identity = Box::new(identity.finish());
+        asked.identity = Some(identity.clone());
+        self.run.append(&self.path, self.run.at(self.asked), Some(asked), Event::Entered);
+        identity
     }
 
     /// For a new root batch: makes sure that the journal names every call before it can be lost.
@@ -211,7 +227,11 @@ impl Batch {
                 self.record_calls();
                 self.uncork();
                 self.run.pump();
+            } else if self.progress.sent < self.progress.settled {
+                // A crash while others go on must not lose what has settled, nor the order.
+                self.run.pump();
             }
+            self.progress.sent = self.progress.settled;
             let mut shared = self.shared.lock();
             if shared.ended.is_empty() && shared.released.is_empty() {
                 shared.waker = Some(cx.waker().clone());
@@ -326,15 +346,9 @@ impl Batch {
         results.collect()
     }
 
-    /// How the outcomes of a batch that has not begun are shown to a model.
-    pub(crate) fn model_views(&self) -> Vec<ModelView> {
-        let policy = &self.run.kernel.env.policy;
-        let model_view = |slot: &CallSlot| {
-            slot.call
-                .as_ref()
-                .map(|call| ModelView::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
-        };
-        self.slots.iter().map(|slot| model_view(slot).unwrap_or_default()).collect()
+    /// The calls of a batch that has not begun, with their tools.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&ToolCall, Option<&Arc<Tool>>)> {
+        self.slots.iter().filter_map(|slot| Some((slot.call.as_ref()?, slot.tool.as_ref())))
     }
 
     /// Refuses the call at `index`, which has not begun, unless an earlier owner began it.
@@ -361,11 +375,27 @@ pub(crate) fn has_begun(run: &Run, path: &Path) -> bool {
     run.recorded_op(path, |op| op.has_begun()).unwrap_or(false)
 }
 
+/// The call whose failure the journal records first: the calls that are skipped after a crash name the same one as those
+/// before.
+fn first_failure(run: &Run, path: &Path, count: usize) -> Option<usize> {
+    let failed = |index: usize| {
+        let at = run.recorded_op(&path.child(index as u32), |op| op.failed_at()).flatten()?;
+        Some((at, index))
+    };
+    (0..count).filter_map(failed).min().map(|(_, index)| index)
+}
+
+/// How the reason of a skipped call begins.
+const SKIPPED: &str = "skipped: call ";
+
 fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {
     let name = tool.map_or("unknown tool", |tool| &tool.spec().name);
-    ToolError::Cancelled {
-        reason: format!("skipped: call {culprit} (`{name}`) failed, and this batch stops on failure"),
-    }
+    ToolError::Cancelled { reason: format!("{SKIPPED}{culprit} (`{name}`) failed, and this batch stops on failure") }
+}
+
+/// Whether a call with this outcome was skipped because another call of its batch had failed.
+pub(crate) fn was_skipped(result: &Recorded) -> bool {
+    matches!(result, Err(error) if matches!(&**error, ToolError::Cancelled { reason } if reason.starts_with(SKIPPED)))
 }
 
 /// A pending call in a task of its own.

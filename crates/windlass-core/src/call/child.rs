@@ -20,6 +20,7 @@ use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{OpOutcome, Settled};
+use crate::run::secrets::Places;
 use crate::run::spent::EarlierTime;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
@@ -161,6 +162,10 @@ impl AttemptSource<'static> for ReadyAnswer {
         self.source.replacement(run, path, result)
     }
 
+    fn mark_secrets(&self, output: &mut Output) {
+        self.source.mark_secrets(output);
+    }
+
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
         self.source.commands(run, path, output, at)
     }
@@ -212,7 +217,7 @@ impl AttemptSource<'static> for ToolSource {
     }
 
     fn replacement(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
-        let middleware_call = MiddlewareCall { run, path, tool: &self.tool, args: &self.args, id: self.id.as_deref() };
+        let middleware_call = MiddlewareCall::in_run(run, path, &self.tool, &self.args, self.id.as_deref());
         middleware_call.after(result, broken_promise(&self.tool, result))
     }
 
@@ -220,8 +225,14 @@ impl AttemptSource<'static> for ToolSource {
         self.layered.as_ref().unwrap_or(&run.kernel.env.toolbox)
     }
 
-    fn ended(&self, run: &Run, path: &Path, succeeded: bool) {
-        narrate(&self.tool, run, path, if succeeded { Phase::End } else { Phase::Failure }, &self.args);
+    fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
+        narrate(&self.tool, run, path, phase, &self.args);
+    }
+
+    fn mark_secrets(&self, output: &mut Output) {
+        // A process that did not know the tool may have marked all of a settled outcome.
+        output.secrets = Places::default();
+        self.tool.mark_secrets(output);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {

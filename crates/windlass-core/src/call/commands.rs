@@ -179,6 +179,7 @@ fn one(
                 return Err(refuse(error.to_string()));
             }
             let id = child_id(run, path, at);
+            run.kernel.drives.add(id);
             ReadyCommand::Start(started(run, path, asked(&call, found.as_ref(), &toolbox.layers()), id, at))
         }
         Command::Signal { run, name, value } => {

@@ -15,7 +15,7 @@ use super::queue::AdmissionGoal;
 use crate::limits;
 use crate::run::machine::SettleMail;
 use crate::run::parks::{ParkAnswer, ParkQuery};
-use crate::run::record::{DoubtCause, Event, Settled, Settler};
+use crate::run::record::{DoubtCause, Event, OpKind, Settled, Settler};
 use crate::run::state::{Blocked, Doubt};
 use crate::store::Settlement;
 use crate::time::Timestamp;
@@ -188,7 +188,8 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 Reconciled::Unknown
             }
         };
-        let by_tool = || Settled { by: Settler::Tool, reason: "the tool's reconcile".to_owned() };
+        let whose = if self.op.kind == OpKind::Step { "the step's" } else { "the tool's" };
+        let by_tool = || Settled { by: Settler::Tool, reason: format!("{whose} reconcile") };
         match found {
             Reconciled::Happened(output) => {
                 self.finish_at(self.run.kernel.env.clock.ticks(), Ok(output), Some(by_tool()))

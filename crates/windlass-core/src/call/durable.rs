@@ -265,7 +265,7 @@ impl DurableCall {
             self.timing.deadline = Some(Deadline { at, timer, look });
             self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
-        let Some(key) = key_of(&self.tool, &self.call.args) else {
+        let Some(key) = key_of(&self.tool, &self.call.args, self.run.attribution.as_deref()) else {
             self.enter(None, again);
             return None;
         };
@@ -420,12 +420,14 @@ impl DurableCall {
             Ok(Err(error)) => Err(error),
             _ => result,
         };
-        let result = result.map_err(|error| self.seal(error));
+        let mut result = result.map_err(|error| self.seal(error));
         let phrase = if result.is_ok() { NarrationPhase::End } else { NarrationPhase::Failure };
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
-        let told = self
-            .replacement(&result)
-            .map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
+        let mut told = self.replacement(&result);
+        for output in result.iter_mut().chain(told.iter_mut().flat_map(|told| told.iter_mut())) {
+            self.tool.mark_secrets(output);
+        }
+        let told = told.map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let ticks = self.run.kernel.env.clock.ticks();
         let times = self.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
@@ -447,8 +449,7 @@ impl DurableCall {
 
     fn replacement(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
         let Self { run, tool, call, .. } = self;
-        let middleware_call =
-            MiddlewareCall { run, path: &self.op.path, tool, args: &call.args, id: call.id.as_deref() };
+        let middleware_call = MiddlewareCall::in_run(run, &self.op.path, tool, &call.args, call.id.as_deref());
         middleware_call.after(result, broken_promise(tool, result))
     }
 

@@ -22,10 +22,12 @@ use crate::path::Path;
 use crate::run::machine::OpPast;
 use crate::run::record::{DoubtCause, Event, Finished, OpOutcome, Record, Settled, Settler};
 use crate::run::replay::Decision;
+use crate::run::secrets::Places;
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::Phase;
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
 use crate::value::digest::Encoder;
 
@@ -42,8 +44,11 @@ pub(crate) trait AttemptSource<'a>: Send {
         None
     }
 
-    /// Called when the last attempt returned, with whether it succeeded.
-    fn ended(&self, _run: &Run, _path: &Path, _succeeded: bool) {}
+    /// Tells people that the call waits, or that its last attempt returned.
+    fn narrate(&self, _run: &Run, _path: &Path, _phase: Phase) {}
+
+    /// Marks the secrets in an output.
+    fn mark_secrets(&self, _output: &mut Output) {}
 
     /// The commands that are committed together with the outcome.
     fn commands(
@@ -82,6 +87,8 @@ pub(crate) struct Execution<'a, S> {
     pub(super) heeds_cancel: bool,
     pub(super) phase: ExecutionPhase<'a>,
     pub(super) clock: Stopwatch,
+    /// The position of the message that reported the connection for this attempt.
+    pub(super) connected: Option<u64>,
     awake: Awake,
 }
 
@@ -124,6 +131,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             heeds_cancel,
             phase: ExecutionPhase::Ask,
             clock: Stopwatch::new(asked),
+            connected: None,
             awake: Awake::default(),
         }
     }
@@ -159,6 +167,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                     if let Some(asked) = self.op.take_asked_when_pending() {
                         self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
                     }
+                    self.op.announce(&self.run);
                     self.run.pump();
                     self.awake.set(&self.run, !self.is_parked());
                     return Poll::Pending;
@@ -247,7 +256,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         self.queue.note_wait();
     }
 
-    fn set_deadline(&mut self, from: Timestamp) {
+    pub(super) fn set_deadline(&mut self, from: Timestamp) {
         self.clock.deadline = self.rules.deadline.map(|deadline| from + deadline);
     }
 
@@ -280,7 +289,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
 
     pub(super) fn deadline_passed(&self) -> ToolError {
         let deadline = self.rules.deadline.unwrap_or_default();
-        ToolError::TimedOut { message: format!("the call's deadline of {deadline:?} passed before it could start") }
+        ToolError::TimedOut { message: format!("the deadline of {deadline:?} passed before it could start") }
     }
 
     /// Records what must be durable before the attempt leaves the process.
@@ -434,7 +443,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let error = match ended {
             AttemptEnd::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             AttemptEnd::Returned(Ok(output)) => {
-                self.source.ended(&self.run, &self.op.path, true);
+                self.source.narrate(&self.run, &self.op.path, Phase::End);
                 return self.finish_at(now, Ok(output), None);
             }
             // Work it started may still go on elsewhere, so "did not happen" is accepted only after its time is over.
@@ -444,6 +453,9 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 let said: Arc<str> = crate::tool::view::bounded(reason.into()).into();
                 let doubting = Doubting::new(DoubtCause::Unclear, set_off).said(Some(said));
                 return self.go(ExecutionPhase::Doubt(Box::new(doubting)));
+            }
+            AttemptEnd::Returned(Err(ToolError::ConnectionRequired { provider })) if S::ACTS => {
+                return self.connect(now, provider);
             }
             AttemptEnd::Returned(Err(error)) => error,
             AttemptEnd::Panicked(message) => self.panicked(&message),
@@ -463,7 +475,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {
             Some(delay) => self.retry(now, error, delay),
             None => {
-                self.source.ended(&self.run, &self.op.path, false);
+                self.source.narrate(&self.run, &self.op.path, Phase::Failure);
                 let settled = self.source.settled();
                 self.finish_at(now, Err(error), settled)
             }
@@ -543,6 +555,12 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             }
             _ => Vec::new(),
         };
+        for output in result.iter_mut().chain(replacement.iter_mut().flat_map(|told| told.iter_mut())) {
+            self.source.mark_secrets(output);
+            if self.rules.secret {
+                output.secrets = Places::whole(&output.value);
+            }
+        }
         let told = replacement.map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let times = self.clock.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
@@ -574,12 +592,7 @@ pub(crate) fn seal(mut error: ToolError, name: &str, correlation: impl FnOnce() 
             let chain = internal.chain().join(": ");
             hidden::log(&internal.correlation, name, format_args!("internal error: {chain}"));
         }
-        ToolError::Failed { message, .. } | ToolError::Unavailable { message } => {
-            if let std::borrow::Cow::Owned(cut) = crate::tool::view::bounded(message.as_str().into()) {
-                *message = cut;
-            }
-        }
-        _ => {}
+        error => error.bound(),
     }
     error
 }

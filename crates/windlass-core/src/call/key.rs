@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use super::operation::Operation;
 use super::shared::SharedWait;
-use crate::admit::{HeldKey, KeyTurn};
+use crate::admit::{HeldKey, QueuedKey};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::state::{Blocked, Park};
@@ -26,7 +26,7 @@ pub(crate) struct KeyClaim {
 /// Where the queues are kept.
 enum KeyQueue {
     /// In this process, which has the store to itself.
-    Local(KeyTurn),
+    Local(QueuedKey),
     /// In the store, which several workers share.
     Shared(Box<SharedWait>),
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::child::broken_promise;
 use super::running::panic_message;
+use crate::attribution::Attribution;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
@@ -20,7 +21,7 @@ use crate::tool::{Output, Tool, ToolError, ToolResult, ToolSpec};
 pub trait Middleware: Send + Sync + 'static {
     /// Runs before the arguments are checked against the schema. It may rewrite them, or answer the call without an
     /// attempt; an error refuses the call. It must not change anything outside: after a crash it may be called again
-    /// for a call that did not get any further.
+    /// for a call that did not get any further, and a dry run calls it for a call that is not made.
     fn before(&self, _call: &mut Incoming<'_>) -> ToolResult<()> {
         Ok(())
     }
@@ -38,9 +39,20 @@ pub trait Middleware: Send + Sync + 'static {
 struct CallInfo<'a> {
     tool: &'a Tool,
     run: RunId,
+    attribution: Option<&'a Attribution>,
     path: &'a Path,
     id: Option<&'a str>,
     session: Option<&'a str>,
+}
+
+impl<'a> CallInfo<'a> {
+    fn principal(&self) -> Option<&'a str> {
+        self.attribution?.principal.as_deref()
+    }
+
+    fn cause(&self) -> Option<&'a str> {
+        self.attribution?.cause.as_deref()
+    }
 }
 
 /// A call on its way in; see [`Middleware::before`].
@@ -56,9 +68,19 @@ impl Incoming<'_> {
         self.info.tool.spec()
     }
 
-    /// The run it belongs to.
+    /// The run it belongs to. In a dry run, which has none, all bytes of the id are zero.
     pub fn run(&self) -> RunId {
         self.info.run
+    }
+
+    /// Who the run acts for, if it says so.
+    pub fn principal(&self) -> Option<&str> {
+        self.info.principal()
+    }
+
+    /// What caused the run, as given, if it says so.
+    pub fn cause(&self) -> Option<&str> {
+        self.info.cause()
     }
 
     /// The path of the call in the run.
@@ -112,6 +134,16 @@ impl Outgoing<'_> {
         self.info.run
     }
 
+    /// Who the run acts for, if it says so.
+    pub fn principal(&self) -> Option<&str> {
+        self.info.principal()
+    }
+
+    /// What caused the run, as given, if it says so.
+    pub fn cause(&self) -> Option<&str> {
+        self.info.cause()
+    }
+
     /// The path of the call in the run.
     pub fn path(&self) -> &Path {
         self.info.path
@@ -152,22 +184,37 @@ pub(crate) enum BeforeOutcome {
 
 /// A call as both directions see it.
 pub(crate) struct MiddlewareCall<'a> {
-    pub(crate) run: &'a Run,
+    pub(crate) middleware: &'a [Arc<dyn Middleware>],
+    pub(crate) run: RunId,
+    pub(crate) attribution: Option<&'a Attribution>,
     pub(crate) path: &'a Path,
     pub(crate) tool: &'a Tool,
     pub(crate) args: &'a Arc<Value>,
     pub(crate) id: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
 }
 
 impl<'a> MiddlewareCall<'a> {
+    pub(crate) fn in_run(
+        run: &'a Run,
+        path: &'a Path,
+        tool: &'a Tool,
+        args: &'a Arc<Value>,
+        id: Option<&'a str>,
+    ) -> Self {
+        let (middleware, attribution) = (&*run.kernel.env.middleware, run.attribution.as_deref());
+        let session = run.session.as_deref();
+        Self { middleware, run: run.id, attribution, path, tool, args, id, session }
+    }
+
     fn info(&self) -> CallInfo<'a> {
-        let session = self.run.session.as_deref();
-        CallInfo { tool: self.tool, run: self.run.id, path: self.path, id: self.id, session }
+        let Self { run, attribution, path, tool, id, session, .. } = *self;
+        CallInfo { tool, run, attribution, path, id, session }
     }
 
     pub(crate) fn before(&self) -> ToolResult<BeforeOutcome> {
         let mut call = Incoming { info: self.info(), args: self.args.clone(), answer: None };
-        for middleware in &self.run.kernel.env.middleware {
+        for middleware in self.middleware {
             let result = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.before(&mut call)));
             result.unwrap_or_else(|panic| Err(self.panicked(&panic_message(&*panic))))?;
             if let Some(answer) = call.answer {
@@ -183,7 +230,7 @@ impl<'a> MiddlewareCall<'a> {
         result: &ToolResult<Output>,
         replacement: Option<ToolResult<Output>>,
     ) -> Option<ToolResult<Output>> {
-        let middleware = &self.run.kernel.env.middleware;
+        let middleware = self.middleware;
         if middleware.is_empty() {
             return replacement;
         }
@@ -213,7 +260,7 @@ impl<'a> MiddlewareCall<'a> {
     }
 
     fn panicked(&self, message: &str) -> ToolError {
-        let correlation = format!("{}:{}", self.run.id, self.path);
+        let correlation = format!("{}:{}", self.run, self.path);
         let name = &self.tool.spec().name;
         tracing::error!(correlation, %name, "middleware panicked before the call: {message}");
         ToolError::Panicked { correlation }

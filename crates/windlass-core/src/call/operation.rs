@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::activity::ActivityContext;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
@@ -16,6 +17,8 @@ pub(crate) struct Operation {
     /// Goes into the first record of the path.
     pub(super) asked: Option<Asked>,
     written: RecordState,
+    /// Whether its start was sent to the watchers, because no record says it yet.
+    announced: bool,
 }
 
 /// What the journal has of an operation that is about to start.
@@ -31,7 +34,7 @@ pub(crate) enum RecordState {
 
 impl Operation {
     pub(crate) fn new(path: Path, asked: Asked, written: RecordState) -> Self {
-        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked), written }
+        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked), written, announced: false }
     }
 
     /// Drops `asked` if the journal contains it already.
@@ -76,6 +79,26 @@ impl Operation {
     /// What was asked, if it must be recorded now that the operation has to wait.
     pub(crate) fn take_asked_when_pending(&mut self) -> Option<Asked> {
         if self.written == RecordState::WhenPending { self.asked.take() } else { None }
+    }
+
+    /// Tells the current watchers that it has started. Without effects it is recorded when it ends, which may be much
+    /// later.
+    pub(crate) fn announce(&mut self, run: &Run) {
+        let Some(asked) = self.asked.as_ref().filter(|_| !self.announced) else { return };
+        self.announced = true;
+        let env = &run.kernel.env;
+        let started = || {
+            let context = ActivityContext {
+                run: run.id,
+                parent: None,
+                attribution: run.attribution.as_deref(),
+                toolbox: &env.toolbox,
+                locale: &env.locale,
+                policy: &env.policy,
+            };
+            context.started(asked, run.generation, &self.path)
+        };
+        run.kernel.reach.watchers.send_live(run.id, run.session.as_ref(), &self.path, started);
     }
 
     pub(crate) fn describe(&self) -> String {

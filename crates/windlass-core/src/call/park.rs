@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::await_end::EndWait;
+use super::await_run::RunWatch;
 use super::wait::{ParkWait, ParkedOp, WakeCause, revoked};
 use crate::id::RunId;
 use crate::path::Path;
@@ -32,13 +33,18 @@ pub(crate) struct ParkPlan {
     pub(crate) fits: Option<AnswerCheck>,
     /// Why the answer can never come, if that is known.
     pub(crate) never: Option<ToolError>,
+    /// The operation that opened the wait, if that is another one. It ends with this one.
+    pub(crate) opened: Option<Path>,
+    /// Whether a cancellation of this run is passed on to the awaited run, whose end is awaited all the same.
+    pub(crate) cancels: bool,
 }
 
 /// What a handle says about its run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildRef {
     pub(crate) run: RunId,
-    pub(crate) parent: RunId,
+    /// The run that spawned it, if the handle comes from there.
+    pub(crate) parent: Option<RunId>,
     /// Whether it is a turn of the session both belong to.
     pub(crate) turn: bool,
 }
@@ -47,16 +53,52 @@ pub(crate) struct ChildRef {
 pub(crate) type AnswerCheck = fn(&Output) -> Result<(), String>;
 
 impl ParkPlan {
-    /// The open wait whose answer it waits for.
-    fn open(&self) -> Option<&Path> {
+    pub(crate) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
+        Self {
+            kind,
+            name,
+            on,
+            within: None,
+            child: None,
+            held: None,
+            fits: None,
+            never: None,
+            opened: None,
+            cancels: false,
+        }
+    }
+
+    /// The same wait for an event that an earlier operation of the body waited for: `made_at` made its key.
+    pub(crate) fn again(self, made_at: &Path) -> Self {
+        let on = Blocked::Input { name: self.event().clone(), at: Some(made_at.clone()) };
+        Self { kind: OpKind::Answer, name: made_at.to_string().into(), on, ..self }
+    }
+
+    /// The path where the key was made that answers the wait at `path`, if it is answered by one.
+    fn made_at<'p>(&'p self, path: &'p Path) -> Option<&'p Path> {
         match &self.on {
-            Blocked::Input { at, .. } => at.as_ref(),
+            Blocked::Input { at, .. } => Some(at.as_ref().unwrap_or(path)),
             _ => None,
         }
     }
 
-    fn asked(&self) -> Asked {
-        Asked::operation(self.kind, self.name.clone(), None, Effect::Readonly)
+    /// Whether losing a race revokes its key. A key that was handed out stays valid.
+    fn is_revoked_by_loss(&self) -> bool {
+        self.kind == OpKind::Wait || (self.kind == OpKind::Answer && self.opened.is_none())
+    }
+
+    /// The name of the event it waits for.
+    fn event(&self) -> &Arc<str> {
+        match &self.on {
+            Blocked::Input { name, .. } => name,
+            _ => &self.name,
+        }
+    }
+
+    pub(crate) fn asked(&self) -> Asked {
+        let asked = Asked::operation(self.kind, self.name.clone(), None, Effect::Readonly);
+        let called = (self.kind == OpKind::Answer && self.opened.is_none()).then(|| self.event().clone());
+        Asked { called, ..asked }
     }
 }
 
@@ -70,6 +112,10 @@ pub(crate) struct Parking {
     phase: ParkPhase,
     /// Its registration among the waits that are searched for cycles.
     awaits: Option<EndWait>,
+    /// Finds out when a run ends that does not report its end to this one.
+    watch: Option<Box<RunWatch>>,
+    /// Whether the cancellation of this run was passed on.
+    has_cancelled: bool,
 }
 
 enum ParkPhase {
@@ -77,8 +123,8 @@ enum ParkPhase {
     /// Asks whether it may wait. The record that it waits is not written yet, if there is one.
     MayWait(Option<Asked>, Timestamp),
     Waiting(ParkWait),
-    /// It will never be answered. Its first record is still to be written, if there is one.
-    Refused(Option<Asked>, ToolError),
+    /// Its result is known without waiting. Its first record is still to be written, if there is one.
+    Known(Option<Asked>, Recorded),
     Over,
 }
 
@@ -93,6 +139,8 @@ impl Parking {
             registration: Registration::default(),
             phase: ParkPhase::Ask,
             awaits: None,
+            watch: None,
+            has_cancelled: false,
         }
     }
 
@@ -110,45 +158,45 @@ impl Parking {
         {
             return Poll::Ready(outcome);
         }
+        if let Some(watch) = &mut self.watch {
+            match watch.poll(cx) {
+                Poll::Pending => {
+                    self.run.pump();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(result)) => return Poll::Ready(self.end(result, also)),
+                Poll::Ready(None) => {}
+            }
+        }
         if let ParkPhase::MayWait(..) = self.phase
             && self.poll_may_wait(cx).is_pending()
         {
             self.run.pump();
             return Poll::Pending;
         }
-        if let ParkPhase::Refused(asked, error) = &self.phase {
-            let outcome =
-                OpOutcome { result: Err(Arc::new(error.clone())), at: self.run.now(), times: Times::default() };
-            let record = Record { asked: asked.clone(), ..finished(&self.path, &outcome) };
-            self.run.with(|machine| {
-                machine.append(record);
-                also(machine, &outcome);
-            });
-            self.phase = ParkPhase::Over;
-            return Poll::Ready(outcome);
+        if let ParkPhase::Known(_, result) = &self.phase {
+            let result = result.clone();
+            return Poll::Ready(self.end(result, also));
         }
-        if let Some(result) = self.answered_before() {
-            let outcome = OpOutcome { result, at: self.run.now(), times: Times::default() };
-            self.run.with(|machine| {
-                machine.append(finished(&self.path, &outcome));
-                also(machine, &outcome);
-            });
-            self.phase = ParkPhase::Over;
-            return Poll::Ready(outcome);
-        }
+        self.pass_cancellation_on();
         let ParkPhase::Waiting(wait) = &mut self.phase else { return Poll::Pending };
         let (run, path, plan) = (&self.run, &self.path, &self.plan);
         let operation = || plan.asked().to_string();
-        let parked = ParkedOp { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
+        let heeds_cancel = self.heeds_cancel && !plan.cancels;
+        let parked = ParkedOp { run, path, operation: &operation, heeds_cancel };
         let ended = wait.poll(cx, &mut self.registration, &parked, |machine, cause| {
             let expired = matches!(cause, WakeCause::Expired);
+            let is_answer = matches!(cause, WakeCause::Answer(_));
             let (result, settled) = park_result(plan, cause);
             let outcome = OpOutcome { result, at: run.now(), times: Times::default() };
             machine.append(settled_by(settled.clone(), finished(path, &outcome)));
             // The open wait ends with the operation that took its answer, unless that operation only timed out.
-            if let (Some(open), false) = (plan.open(), expired) {
-                machine.append(settled_by(settled, finished(open, &outcome)));
-                machine.answered_open(open.clone(), outcome.result.clone());
+            if let (Some(opened), false) = (&plan.opened, expired) {
+                machine.append(settled_by(settled, finished(opened, &outcome)));
+            }
+            // A wait that ended without an answer can be asked for again, under the same key.
+            if let (Some(made_at), true) = (plan.made_at(path), is_answer || (plan.opened.is_some() && !expired)) {
+                machine.keep_answer(made_at.clone(), outcome.result.clone());
             }
             also(machine, &outcome);
             outcome
@@ -165,10 +213,34 @@ impl Parking {
         }
     }
 
-    /// The answer to the open wait, if another operation of this body got it.
-    fn answered_before(&self) -> Option<Recorded> {
-        let (ParkPhase::Waiting(_), Some(open)) = (&self.phase, self.plan.open()) else { return None };
-        self.run.with(|machine| machine.open_answer(open).cloned())
+    /// Ends it with a result that it did not get from the mailbox.
+    fn end(&mut self, result: Recorded, also: impl FnOnce(&mut Machine, &OpOutcome)) -> OpOutcome {
+        let asked = match std::mem::replace(&mut self.phase, ParkPhase::Over) {
+            ParkPhase::Known(asked, _) | ParkPhase::MayWait(asked, _) => asked,
+            _ => None,
+        };
+        let awaited = self.watch.take().and(self.plan.child);
+        let outcome = OpOutcome { result, at: self.run.now(), times: Times::default() };
+        let record = Record { asked, ..finished(&self.path, &outcome) };
+        self.run.with(|machine| {
+            machine.unpark(&self.path);
+            if let Some(child) = awaited {
+                machine.join(&self.path, child.run, &outcome.result);
+            }
+            machine.append(record);
+            also(machine, &outcome);
+        });
+        self.run.pump_if_due();
+        outcome
+    }
+
+    /// Cancels the awaited run together with this one, if that was asked for.
+    fn pass_cancellation_on(&mut self) {
+        let Some(child) = self.plan.child.filter(|_| self.plan.cancels && !self.has_cancelled) else { return };
+        self.has_cancelled = self.run.with(|machine| machine.pass_cancellation_on(child.run));
+        if self.has_cancelled {
+            self.run.pump();
+        }
     }
 
     /// The outcome according to the journal.
@@ -180,7 +252,7 @@ impl Parking {
     pub(crate) fn revoked(&self, at: Timestamp) -> Option<Record> {
         let (error, settled) = revoked("another branch of `first` came first");
         let outcome = OpOutcome { result: Err(Arc::new(error)), at, times: Times::default() };
-        (self.plan.kind == OpKind::Wait).then(|| settled_by(Some(settled), finished(&self.path, &outcome)))
+        self.plan.is_revoked_by_loss().then(|| settled_by(Some(settled), finished(&self.path, &outcome)))
     }
 
     /// Returns the recorded outcome, or sets the next phase.
@@ -193,18 +265,8 @@ impl Parking {
             Decision::Answer { result, at } => {
                 return Some(OpOutcome { result, at, times: Times::default() });
             }
-            Decision::Perform { .. } if self.is_of_original() => {
-                self.phase = ParkPhase::Refused(Some(asked), self.refusal());
-                return None;
-            }
-            Decision::Perform { .. } if self.plan.never.is_some() => {
-                let never = self.plan.never.take().map(|error| ParkPhase::Refused(Some(asked), error));
-                self.phase = never.unwrap_or(ParkPhase::Over);
-                return None;
-            }
             Decision::Perform { .. } => {
-                self.awaits = EndWait::of(&self.run, path, &self.plan);
-                self.phase = ParkPhase::MayWait(Some(asked), now);
+                self.begin(asked, now);
                 return None;
             }
             Decision::Park { on, until, .. } => (on, until, past.map_or(now, |past| past.since)),
@@ -219,12 +281,49 @@ impl Parking {
                 return None;
             }
         };
+        if let Some(result) = self.known() {
+            self.phase = ParkPhase::Known(None, result);
+            return None;
+        }
+        self.watch = self.watch(true);
         self.awaits = if until.is_none() { EndWait::of(&self.run, path, &self.plan) } else { None };
         self.phase = match self.awaits {
             Some(_) => ParkPhase::MayWait(None, since),
             None => ParkPhase::Waiting(ParkWait::new(on, until, since)),
         };
         None
+    }
+
+    /// Sets the next phase of a wait without a record.
+    fn begin(&mut self, asked: Asked, now: Timestamp) {
+        let never = self.plan.never.take().map(|error| Err(Arc::new(error)));
+        self.phase = match never.or_else(|| self.known()) {
+            Some(result) => ParkPhase::Known(Some(asked), result),
+            None => {
+                self.watch = self.watch(false);
+                self.awaits = EndWait::of(&self.run, &self.path, &self.plan);
+                ParkPhase::MayWait(Some(asked), now)
+            }
+        };
+    }
+
+    /// The result that an earlier operation of this run received.
+    fn known(&self) -> Option<Recorded> {
+        let awaited = self.plan.child.map(|child| child.run);
+        self.run.with(|machine| match (self.plan.made_at(&self.path), awaited) {
+            (Some(made_at), _) => machine.kept_answer(made_at).cloned(),
+            (None, Some(run)) => machine.outcome_of(run).cloned(),
+            (None, None) => None,
+        })
+    }
+
+    /// The watch for a run that does not report its end to this generation of this run. `was_found`: it existed when
+    /// the wait began.
+    fn watch(&self, was_found: bool) -> Option<Box<RunWatch>> {
+        let child = self.plan.child?;
+        let reports = child.parent == Some(self.run.id) && self.run.generation == 0;
+        let is_blocking = self.plan.held.is_some() && self.plan.within.is_none();
+        (!reports).then(|| Box::new(RunWatch::new(&self.run, child.run, is_blocking, was_found)))
     }
 
     /// Begins to wait, once that is allowed.
@@ -237,7 +336,7 @@ impl Parking {
             return Poll::Ready(());
         };
         if let Err(cycle) = allowed {
-            self.phase = ParkPhase::Refused(asked, ToolError::unavailable(cycle));
+            self.phase = ParkPhase::Known(asked, Err(Arc::new(ToolError::unavailable(cycle))));
             return Poll::Ready(());
         }
         let path = &self.path;
@@ -256,19 +355,6 @@ impl Parking {
         };
         self.phase = ParkPhase::Waiting(wait);
         Poll::Ready(())
-    }
-
-    /// Whether it waits for a run that reports its end only to this run's original.
-    fn is_of_original(&self) -> bool {
-        matches!(self.plan.on, Blocked::Child { run } if self.run.origins.have_child(run))
-    }
-
-    fn refusal(&self) -> ToolError {
-        let reason = format!(
-            "run {} was spawned before this run was forked, and only its parent can wait for it; fork before the spawn",
-            self.plan.name
-        );
-        ToolError::failed(reason)
     }
 }
 

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::approve::refused_connection;
 use super::execute::{AttemptSource, Execution, ExecutionPhase, Flow};
 use super::key::waits_for_key;
 use super::queue::AdmissionGoal;
 use super::wait::{ParkWait, ParkedOp, WakeCause, revoked};
+use crate::limits;
+use crate::policy::Unattended;
 use crate::run::parks::ParkAnswer;
 use crate::run::record::Event;
 use crate::run::state::{Blocked, Park};
+use crate::time::Timestamp;
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{LaterReply, ToolError};
 
 impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
@@ -70,12 +75,35 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let now = self.run.now();
         let asked_for = later.within.map(|within| now + within);
         let until = asked_for.into_iter().chain(self.clock.deadline).min();
-        let on = Blocked::Input { name: self.op.name.clone(), at: None };
+        self.park_on(Blocked::Input { name: self.op.name.clone(), at: None }, until)
+    }
+
+    /// Parks the call: the attempt did nothing, because it needs a connection to a provider. Once that is connected, it
+    /// is attempted again, whatever its effect class is.
+    pub(super) fn connect(&mut self, ticks: u64, provider: String) -> Flow {
+        let env = &self.run.kernel.env;
+        let (within, unattended) = self.rules.asking.unwrap_or_else(|| {
+            let within = env.policy.approval_within.unwrap_or(limits::APPROVAL_WITHIN);
+            (within, env.policy.unattended.unwrap_or_default())
+        });
+        if unattended == Unattended::Deny && !env.attended {
+            self.source.narrate(&self.run, &self.op.path, Phase::Failure);
+            return self.finish_at(ticks, Err(ToolError::connection_required(provider)), None);
+        }
+        let on = Blocked::Connection { provider: provider.into(), after: self.connected.take() };
+        self.park_on(on, Some(self.run.at(ticks) + within))
+    }
+
+    fn park_on(&mut self, on: Blocked, until: Option<Timestamp>) -> Flow {
+        let now = self.run.now();
+        if let Some(reason) = WaitReason::of(&on) {
+            self.source.narrate(&self.run, &self.op.path, Phase::Waiting(reason));
+        }
         let event = Event::Parked { on: on.clone(), until, attempt: self.attempt };
         let (path, operation) = (self.op.path.clone(), self.op.describe());
         let wait = ParkWait::begin(&self.run, Park { path, operation, on, since: now, until });
         self.append(event);
-        // What was begun under the key is not finished, so the key is kept until the answer.
+        // The operation is not finished, so its key is kept.
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
             barrier.release_later_calls();
@@ -92,6 +120,17 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let result = match self.poll_wait(cx, &mut wait) {
             Poll::Pending => return self.stay(ExecutionPhase::Parked(wait)),
             Poll::Ready(WakeCause::Answer(ParkAnswer::Result(result))) => result,
+            Poll::Ready(WakeCause::Answer(ParkAnswer::Connected { refused: None, position })) => {
+                self.connected = Some(position);
+                self.attempt += 1;
+                // The time that a person took is not the call's own.
+                self.set_deadline(self.run.now());
+                return self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt));
+            }
+            Poll::Ready(WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason), .. })) => {
+                let (error, settled) = refused_connection(&wait.on, reason);
+                return self.finish_at(self.run.kernel.env.clock.ticks(), Err(error), Some(settled));
+            }
             Poll::Ready(WakeCause::Answer(_)) => return self.go(ExecutionPhase::Parked(wait)),
             Poll::Ready(WakeCause::Stopped(error)) => return self.finish(Err(error)),
             Poll::Ready(WakeCause::Revoked(reason)) => {
@@ -99,8 +138,10 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 return self.finish_at(self.run.kernel.env.clock.ticks(), Err(error), Some(settled));
             }
             Poll::Ready(WakeCause::Expired) => {
-                let message = "no answer to the call came in time".to_owned();
-                return self.finish(Err(ToolError::TimedOut { message }));
+                return self.finish(Err(match &wait.on {
+                    Blocked::Connection { provider, .. } => ToolError::connection_required(&**provider),
+                    _ => ToolError::TimedOut { message: "no answer to the call came in time".to_owned() },
+                }));
             }
         };
         self.finish(result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone))

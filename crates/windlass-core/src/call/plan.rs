@@ -77,8 +77,8 @@ impl CallSite {
 }
 
 /// Why a call inside of a run cannot have a key or a session of its own.
-pub(crate) const NOT_A_ROOT_CALL: &str = "a key, a session or a turn belongs to a whole run: set it on the call or batch that \
-    starts the run, not on a call inside of it";
+pub(crate) const NOT_A_ROOT_CALL: &str = "a key, a session, a turn, a principal or a cause belongs to a whole run: set it on the \
+    call or batch that starts the run, not on a call inside of it";
 
 /// Turns a call into a future: finds its scope and its tool, and plans it there.
 pub(crate) fn plan_in(
@@ -249,7 +249,8 @@ impl ReadyCall {
     }
 
     pub(crate) fn future(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
-        let rules = (!self.tool.is_durable()).then(|| Rules::of_tool(&self.tool, &self.call.args, self.policy()));
+        let rules = (!self.tool.is_durable())
+            .then(|| Rules::of_tool(&self.tool, &self.call.args, run.attribution.as_deref(), self.policy()));
         let Self { tool, call, payload, barrier, .. } = self;
         let Some(rules) = rules else {
             let entry = DurableCall::new(run.clone(), operation, tool, call, scope.clone(), payload);
@@ -321,7 +322,9 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         version,
         limits: call.limits.clone(),
         broken: call.broken.clone(),
+        metadata: call.metadata.clone(),
         secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
+        identity: None,
     }
 }
 
@@ -358,9 +361,12 @@ pub(crate) fn check_asked(
     }
 }
 
-/// The error for an unknown tool, with a similar name if there is one.
+/// The error for an unknown tool: with the failure of a source that may have it, or with a similar name.
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
+    if let Err(failure) = toolbox.snapshot().find(tool) {
+        return ToolError::unavailable(format!("there is no tool `{wanted}` in the toolbox, and {failure}"));
+    }
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = nearest(wanted, names.iter().map(|name| &**name));
     let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();

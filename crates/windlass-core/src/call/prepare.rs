@@ -189,8 +189,7 @@ impl Preparing {
             return self.refuse(operation, error);
         }
         let Self { run, tool, call, policy, .. } = &*self;
-        let middleware_call =
-            MiddlewareCall { run, path: &operation.path, tool, args: &call.args, id: call.id.as_deref() };
+        let middleware_call = MiddlewareCall::in_run(run, &operation.path, tool, &call.args, call.id.as_deref());
         let entrance = plan::check_asked(tool, call, &operation.path, policy).and_then(|()| middleware_call.before());
         let args = match entrance {
             Ok(BeforeOutcome::Open(args)) => args,
@@ -295,6 +294,9 @@ impl Preparing {
         let rewritten = operation.asked().and_then(|asked| asked.input.as_ref()) != Some(&self.call.args);
         if rewritten || asked_the_tool {
             let args = rewritten.then(|| self.call.args.clone());
+            if let Some(args) = &args {
+                self.run.with(|machine| machine.rewrote(&operation.path, args));
+            }
             let prepared = Prepared::new(args, payload.clone(), &self.tool);
             operation.record(&self.run, Event::Prepared(prepared));
         }

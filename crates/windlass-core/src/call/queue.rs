@@ -12,7 +12,7 @@ use super::batch::Barrier;
 use super::key::KeyClaim;
 use super::rules::{Lane, SessionMode};
 use super::shared::SharedSlot;
-use crate::admit::{HeldKey, Permit, Turn};
+use crate::admit::{FifoRequest, HeldKey, Permit};
 use crate::path::Path;
 use crate::run::Run;
 use crate::store::SlotRequest;
@@ -34,7 +34,7 @@ pub(crate) struct AttemptQueue {
     held: Option<Arc<HeldKey>>,
     /// The batch it is part of. It is told when the calls after this one may start.
     pub(crate) barrier: Option<Barrier>,
-    turn: Option<Turn>,
+    exclusivity: Option<FifoRequest>,
     permit: Option<Permit>,
     /// What few attempts queue for. Boxed, because every call has a queue.
     rare: Option<Box<RareParts>>,
@@ -44,7 +44,7 @@ pub(crate) struct AttemptQueue {
 #[derive(Default)]
 struct RareParts {
     key: Option<KeyClaim>,
-    gate: Option<Option<Turn>>,
+    gate: Option<Option<FifoRequest>>,
     pace: Option<Pace>,
     slot: Option<SharedSlot>,
     deadline: Option<BoxFuture<'static, ()>>,
@@ -121,12 +121,12 @@ impl AttemptQueue {
             let permit = self.permit.get_or_insert_with(|| run.kernel.admission.permits.request(run.id));
             return Ok(permit.poll(cx));
         }
-        let turn = match lane.session {
+        let place = match lane.session {
             SessionMode::Apart => None,
-            SessionMode::Parallel => Some(self.turn.get_or_insert_with(|| run.turns.shared())),
-            SessionMode::Exclusive => Some(self.turn.get_or_insert_with(|| run.turns.exclusive())),
+            SessionMode::Parallel => Some(self.exclusivity.get_or_insert_with(|| run.exclusivity.shared())),
+            SessionMode::Exclusive => Some(self.exclusivity.get_or_insert_with(|| run.exclusivity.exclusive())),
         };
-        if turn.is_some_and(|turn| turn.poll(cx).is_pending()) || self.poll_gate(cx, run, lane).is_pending() {
+        if place.is_some_and(|place| place.poll(cx).is_pending()) || self.poll_gate(cx, run, lane).is_pending() {
             return Ok(Poll::Pending);
         }
         let permit = self.permit.get_or_insert_with(|| run.kernel.admission.permits.request(run.id));
@@ -154,8 +154,8 @@ impl AttemptQueue {
     fn poll_gate(&mut self, cx: &mut Context<'_>, run: &Run, lane: &Lane) -> Poll<()> {
         let Some(gate) = &lane.gate else { return Poll::Ready(()) };
         let rare = self.rare.get_or_insert_default();
-        if let Some(turn) = rare.gate.get_or_insert_with(|| gate.enter()) {
-            std::task::ready!(turn.poll(cx));
+        if let Some(place) = rare.gate.get_or_insert_with(|| gate.enter()) {
+            std::task::ready!(place.poll(cx));
         }
         let clock = &run.kernel.env.clock;
         let pace = rare.pace.get_or_insert_with(|| {
@@ -187,7 +187,7 @@ impl AttemptQueue {
         if let Some(rare) = &mut self.rare {
             **rare = RareParts { key: rare.key.take(), ..RareParts::default() };
         }
-        self.turn = None;
+        self.exclusivity = None;
         self.waited = true;
     }
 }

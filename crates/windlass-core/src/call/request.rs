@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::plan::{resolve, secret_places};
 use crate::id::ToolId;
 use crate::limits;
 use crate::policy::Policy;
+use crate::run::record::Asked;
+use crate::run::secrets::Places;
 use crate::runtime::Start;
 use crate::store::Turn;
-use crate::tool::Layers;
-use crate::value::Digest;
+use crate::tool::{Layers, Tool, Toolbox};
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
+use crate::value::{Digest, Metadata};
 
 /// A call to be made: a tool and its arguments. `T` is the type its output decodes to, or `Value` if that is not known.
 ///
@@ -30,6 +33,8 @@ pub struct ToolCall<T = Value> {
     pub(crate) limits: Option<Box<Policy>>,
     /// How its run is started, for a call that is made from outside of a body. Most do not say.
     pub(crate) start: Option<Box<Start>>,
+    /// What its provider wants back with the outcome. Most want nothing.
+    pub(crate) metadata: Option<Metadata>,
     /// Why the arguments could not be serialized. Such a call is refused.
     pub(crate) broken: Option<Arc<str>>,
     output: PhantomData<fn() -> T>,
@@ -45,7 +50,8 @@ pub enum ToolRef {
 }
 
 impl ToolRef {
-    pub(crate) fn as_str(&self) -> &str {
+    /// The name or the id.
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Name(name) => name,
             Self::Id(id) => id.as_str(),
@@ -69,7 +75,17 @@ impl<T> ToolCall<T> {
     /// A call whose output decodes to `T`; what `#[tool]` generates.
     pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
         let (args, layers) = (args.into(), Layers::default());
-        Self { tool, id: None, args, layers, limits: None, start: None, broken: None, output: PhantomData }
+        Self {
+            tool,
+            id: None,
+            args,
+            layers,
+            limits: None,
+            start: None,
+            metadata: None,
+            broken: None,
+            output: PhantomData,
+        }
     }
 
     /// A call whose arguments cannot be serialized as JSON. It ends with `invalid_arguments` and this message.
@@ -81,6 +97,13 @@ impl<T> ToolCall<T> {
     /// models make up new ones.
     pub fn with_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Keeps opaque data of the model's provider with the call. It comes back with the outcome byte for byte, also after a
+    /// restart. At most [`limits::METADATA_BYTES`]; a call with more is refused.
+    pub fn metadata(mut self, metadata: impl Into<Metadata>) -> Self {
+        self.metadata = Some(metadata.into());
         self
     }
 
@@ -101,6 +124,20 @@ impl<T> ToolCall<T> {
     /// The session its run belongs to. For calls from outside of a body: calls inside of one are in its session.
     pub fn session(mut self, session: impl Into<Arc<str>>) -> Self {
         self.start.get_or_insert_default().session = Some(session.into());
+        self
+    }
+
+    /// Who its run acts for: a user, a token, the owner of a schedule. The runs that it starts inherit it. For calls
+    /// from outside of a body.
+    pub fn principal(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().principal = Some(principal.into());
+        self
+    }
+
+    /// What caused its run: the id of a message, a turn or a frame, as given. The runs that it starts inherit it. For
+    /// calls from outside of a body.
+    pub fn cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().cause = Some(cause.into());
         self
     }
 
@@ -143,12 +180,17 @@ impl<T> ToolCall<T> {
 
     /// The same call without its type.
     pub fn untyped(self) -> ToolCall {
-        let Self { tool, id, args, layers, limits, start, broken, .. } = self;
-        ToolCall { tool, id, args, layers, limits, start, broken, output: PhantomData }
+        let Self { tool, id, args, layers, limits, start, metadata, broken, .. } = self;
+        ToolCall { tool, id, args, layers, limits, start, metadata, broken, output: PhantomData }
     }
 
-    /// Drops arguments beyond the size limits; such a call is refused.
+    /// Drops arguments and metadata beyond the size limits; such a call is refused.
     pub(crate) fn bounded(mut self) -> Self {
+        if self.metadata.as_ref().is_some_and(|metadata| metadata.as_str().len() > limits::METADATA_BYTES) {
+            self.metadata = None;
+            let problem = format!("the metadata of the call is larger than {} bytes", limits::METADATA_BYTES);
+            self.broken.get_or_insert_with(|| problem.into());
+        }
         let problem = match size::check(&self.args, limits::ARGUMENT_BYTES) {
             Ok(()) => return self,
             Err(TooBig::Bytes) => {
@@ -181,6 +223,7 @@ impl<T> Clone for ToolCall<T> {
             layers: self.layers.clone(),
             limits: self.limits.clone(),
             start: self.start.clone(),
+            metadata: self.metadata.clone(),
             broken: self.broken.clone(),
             output: PhantomData,
         }
@@ -196,16 +239,54 @@ impl<T> std::fmt::Debug for ToolCall<T> {
     }
 }
 
-/// The identity of a batch: equal for the same calls in the same order, and only for those.
-pub fn batch_identity<'a>(calls: impl IntoIterator<Item = &'a ToolCall>) -> Digest {
-    let mut encoder = Encoder::new();
+/// The identity of a batch: a digest of the ids that the model gave the calls, the ids of their tools, and their
+/// arguments, in order. It is equal for the same calls in the same order, whatever names the tools were called by. Secrets
+/// in the arguments do not count. A batch is recorded with its identity.
+pub fn batch_identity<'a>(toolbox: &Toolbox, calls: impl IntoIterator<Item = &'a ToolCall>) -> Digest {
+    let snapshot = toolbox.snapshot();
+    let mut identity = BatchIdentity::default();
     for call in calls {
-        encoder.text(call.id.as_deref().unwrap_or_default());
-        encoder.text(call.tool.as_str());
-        encoder.value(&call.args);
-        encoder.text(call.broken.as_deref().unwrap_or_default());
+        let own = toolbox.with_layers(&call.layers).ok().filter(|_| !call.layers.is_empty()).map(|own| own.snapshot());
+        identity.add(&call.clone().bounded(), resolve(own.as_ref().unwrap_or(&snapshot), &call.tool));
     }
-    encoder.finish()
+    identity.finish()
+}
+
+/// Computes the identity of a batch, call by call.
+#[derive(Default)]
+pub(crate) struct BatchIdentity(Encoder);
+
+impl BatchIdentity {
+    pub(crate) fn add(&mut self, call: &ToolCall, tool: Option<&Arc<Tool>>) {
+        let name = tool.map_or_else(|| call.tool.as_str(), |tool| tool.spec().id.as_str());
+        let takes_secrets = tool.is_none_or(|tool| tool.takes_secrets());
+        let secrets = if takes_secrets { secret_places(tool, &call.args) } else { Places::default() };
+        self.encode((call.id.as_deref(), name, call.broken.as_deref()), &call.args, &secrets);
+    }
+
+    /// The same for a call as it is recorded.
+    pub(crate) fn add_recorded(&mut self, asked: &Asked) {
+        let null = Value::Null;
+        let args = asked.input.as_deref().unwrap_or(&null);
+        self.encode((asked.call_id.as_deref(), &asked.name, asked.broken.as_deref()), args, &asked.secrets);
+    }
+
+    fn encode(&mut self, (id, tool, broken): (Option<&str>, &str, Option<&str>), args: &Value, secrets: &Places) {
+        self.0.text(id.unwrap_or_default());
+        self.0.text(tool);
+        if secrets.is_empty() {
+            self.0.value(args);
+        } else {
+            let mut shown = args.clone();
+            secrets.hide(&mut shown);
+            self.0.value(&shown);
+        }
+        self.0.text(broken.unwrap_or_default());
+    }
+
+    pub(crate) fn finish(self) -> Digest {
+        self.0.finish()
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +297,7 @@ mod tests {
 
     #[test]
     fn l04_a_batch_is_identified_by_its_calls_in_order() {
+        let batch_identity = |calls: &[ToolCall]| super::batch_identity(&Toolbox::new(), calls);
         let a = || ToolCall::new("a", json!({"x": 1, "y": 2})).with_id("c1");
         let b = || ToolCall::new("b", json!({})).with_id("c2");
         let reordered: Value = serde_json::from_str(r#"{"y":2,"x":1}"#).unwrap();

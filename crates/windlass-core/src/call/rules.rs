@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::admit::Gate;
+use crate::attribution::Attribution;
 use crate::limits;
-use crate::policy::EffectivePolicy;
+use crate::policy::{EffectivePolicy, Facts, Unattended};
 use crate::tool::spec::{Concurrency, OnDoubt, Retry};
 use crate::tool::{Effect, Retryable, Tool, ToolError};
 
@@ -21,6 +22,10 @@ pub(crate) struct Rules {
     pub(crate) never_retry: bool,
     pub(crate) on_doubt: OnDoubt,
     pub(crate) lane: Lane,
+    /// How long a person is waited for, and whether at all. A step has the runtime's rules.
+    pub(crate) asking: Option<(Duration, Unattended)>,
+    /// Everything it returns is secret.
+    pub(crate) secret: bool,
     /// It is a compensation, which a cancellation does not stop.
     pub(crate) compensates: bool,
 }
@@ -45,7 +50,7 @@ pub(crate) enum SessionMode {
 
 impl Rules {
     /// The rules for a call of an atomic tool.
-    pub(crate) fn of_tool(tool: &Tool, args: &Value, policy: &EffectivePolicy) -> Self {
+    pub(crate) fn of_tool(tool: &Tool, args: &Value, for_whom: Option<&Attribution>, policy: &EffectivePolicy) -> Self {
         let spec = tool.spec();
         Self {
             effect: spec.effect,
@@ -56,7 +61,9 @@ impl Rules {
             retry: policy.retry,
             never_retry: spec.hints.destructive,
             on_doubt: policy.on_doubt,
-            lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
+            lane: Lane { key: key_of(tool, args, for_whom), session: session_of(tool), gate: tool.gate() },
+            asking: Some((policy.approval_within, policy.unattended)),
+            secret: false,
             compensates: false,
         }
     }
@@ -104,11 +111,11 @@ fn backoff(policy: Retry, attempt: u32, jitter: f64) -> Duration {
 }
 
 /// The key that a call of this tool queues under.
-pub(crate) fn key_of(tool: &Tool, args: &Value) -> Option<Arc<str>> {
-    match &tool.spec().guards.concurrency {
-        Concurrency::Keyed(expression) => Some(expression.evaluate(args).into()),
-        _ => None,
-    }
+pub(crate) fn key_of(tool: &Tool, args: &Value, for_whom: Option<&Attribution>) -> Option<Arc<str>> {
+    let Concurrency::Keyed(expression) = &tool.spec().guards.concurrency else { return None };
+    let caller = for_whom.and_then(|for_whom| for_whom.principal.as_deref());
+    let cause = for_whom.and_then(|for_whom| for_whom.cause.as_deref());
+    Some(expression.evaluate(&Facts { caller, cause, ..Facts::of_args(args) }).into())
 }
 
 /// How a call of this tool relates to the others of its session and batch.
@@ -134,6 +141,8 @@ impl Default for Rules {
             never_retry: false,
             on_doubt: OnDoubt::Ask,
             lane: Lane::default(),
+            asking: None,
+            secret: false,
             compensates: false,
         }
     }

@@ -135,7 +135,7 @@ impl<'a> RunningAttempt<'a> {
         let timers = self.timers.get_or_insert_with(|| Box::new(Timers::start(clock, rules, left, attempt)));
         if timers.limit.poll_unpin(cx).is_ready() {
             return Some(if timers.limit_is_deadline {
-                format!("the call's deadline of {:?} passed", rules.deadline.unwrap_or_default())
+                format!("the deadline of {:?} passed", rules.deadline.unwrap_or_default())
             } else {
                 format!("the attempt took longer than {:?}", rules.timeout)
             });

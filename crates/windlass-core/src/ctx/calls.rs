@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use super::undo::UndoPlan;
 use super::{Ctx, OpGuard, decode};
 use crate::call::ToolCall;
-use crate::call::batch::{Batch, has_begun};
+use crate::call::batch::{Batch, has_begun, was_skipped};
 use crate::call::child::CallFuture;
 use crate::call::loops::{LoopKey, limit};
 use crate::call::operation::{Operation, RecordState};
 use crate::call::plan::{CallSite, asked, plan_in, resolve};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::run::record::{Asked, OpKind, OpOutcome};
 use crate::run::replay::Decision;
 use crate::tool::{Effect, ToolError, ToolResult};
 
@@ -201,16 +201,25 @@ call_tuples! { (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E,
 pub struct CallAll<'c, S> {
     ctx: &'c mut Ctx,
     calls: S,
+    stop_on_failure: bool,
 }
 
 impl<'c, S: CallSet> CallAll<'c, S> {
     pub(super) fn new(ctx: &'c mut Ctx, calls: S) -> Self {
-        Self { ctx, calls }
+        Self { ctx, calls, stop_on_failure: false }
+    }
+
+    /// Skips the calls that have not started when one fails: they end as cancelled, with a reason that names the failed
+    /// call. Calls that have started are finished and recorded. Which calls overlap is up to their tools: a call that
+    /// runs alone (`exclusive`) waits for the calls before it, and holds back those after it.
+    pub fn stop_on_failure(mut self) -> Self {
+        self.stop_on_failure = true;
+        self
     }
 
     /// Each call's own result, instead of the first error.
     pub fn settled(self) -> CallsSettled<'c, S> {
-        let state = AllState::Built(self.calls.into_calls());
+        let state = AllState::Built(self.calls.into_calls(), self.stop_on_failure);
         CallsSettled { ctx: self.ctx, state, keys: Vec::new(), set: PhantomData }
     }
 }
@@ -239,7 +248,8 @@ pub struct CallsSettled<'c, S> {
 }
 
 enum AllState {
-    Built(Vec<ToolCall>),
+    /// The calls, and whether a failure skips those that have not started.
+    Built(Vec<ToolCall>, bool),
     Started(Batch, Path, OpGuard),
     Over,
 }
@@ -251,12 +261,18 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let AllState::Built(_) = this.state
-            && let AllState::Built(calls) = std::mem::replace(&mut this.state, AllState::Over)
+        if let AllState::Built(..) = this.state
+            && let AllState::Built(calls, stop_on_failure) = std::mem::replace(&mut this.state, AllState::Over)
         {
-            let Some((path, guard)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else { return Poll::Pending };
+            let Some((path, guard, new)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else {
+                return Poll::Pending;
+            };
             this.keys = calls.iter().map(LoopKey::of).collect();
-            let mut batch = Batch::new(this.ctx.run.clone(), path.clone(), this.ctx.scope.clone(), calls, false);
+            let (run, scope) = (this.ctx.run.clone(), this.ctx.scope.clone());
+            let mut batch = Batch::new(run, path.clone(), scope, calls, stop_on_failure);
+            if let Some(asked) = new {
+                batch.enter(asked);
+            }
             for (index, key) in this.keys.iter_mut().enumerate() {
                 if let Some(error) = this.ctx.refusal(key) {
                     batch.refuse(index, error);
@@ -282,23 +298,22 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
     }
 }
 
-/// Records a group of `count` parallel operations at the next path, or finds it in the journal.
-pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, OpGuard)> {
+/// A group of `count` parallel operations at the next path: its record, which the caller appends, or `None` if the
+/// journal has it.
+pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, OpGuard, Option<Asked>)> {
     let name: std::sync::Arc<str> = count.to_string().into();
     let (path, mut guard) = ctx.next(kind, name.clone());
     let asked = Asked::operation(kind, name, None, Effect::Readonly);
-    match ctx.run.with(|machine| machine.ask(&path, &asked)) {
-        Decision::Perform { .. } => {
-            ctx.run.append(&path, ctx.run.now(), Some(asked), Event::Entered);
-        }
-        Decision::Enter => {}
+    let new = match ctx.run.with(|machine| machine.ask(&path, &asked)) {
+        Decision::Perform { .. } => Some(asked),
+        Decision::Enter => None,
         // Held by the machine.
         _ => {
             guard.over();
             return None;
         }
-    }
-    Some((path, guard))
+    };
+    Some((path, guard, new))
 }
 
 impl Ctx {
@@ -319,7 +334,8 @@ impl Ctx {
     }
 
     fn note_call(&self, key: Option<LoopKey>, outcome: &OpOutcome) {
-        if let Some(key) = key {
+        // A skipped call was not made, so it repeats nothing.
+        if let Some(key) = key.filter(|_| !was_skipped(&outcome.result)) {
             self.frame.loops.lock().note(key, &outcome.result);
         }
     }

@@ -220,6 +220,8 @@ enum RaceEntry {
 
 /// Records the race at the next path, or finds it in the journal.
 fn enter(ctx: &mut Ctx, plans: Vec<ParkPlan>) -> RaceEntry {
+    let place = |(branch, plan)| ctx.placed(plan, Some(branch));
+    let plans: Vec<ParkPlan> = (0u32..).zip(plans).map(place).collect();
     let name: Arc<str> = plans.len().to_string().into();
     let (path, mut guard) = ctx.next(OpKind::First, name.clone());
     let asked = Asked::operation(OpKind::First, name, None, Effect::Readonly);

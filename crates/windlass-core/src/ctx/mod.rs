@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;
-pub use runs::{Handle, Spawn};
+pub use runs::{Handle, Join, Spawn};
 pub use session::CtxSession;
 pub use step::{CtxStep, Step, StepOutput, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
@@ -50,6 +50,8 @@ pub struct Ctx {
     tool: Arc<Tool>,
     answered: Timestamp,
     versions: Vec<(Arc<str>, bool)>,
+    /// The events that this body waited for, and where the key of each was made; `None` if each wait made its own.
+    events: Vec<(Arc<str>, Option<Path>)>,
     drawn: u64,
 }
 
@@ -65,7 +67,7 @@ impl Ctx {
         let (answered, (frame, tool)) = (began, inside);
         let root = if path.is_root() { Some(tool.clone()) } else { scope.root };
         let scope = Scope { root, ..scope };
-        Self { run, path, scope, frame, tool, answered, versions: Vec::new(), drawn: 0 }
+        Self { run, path, scope, frame, tool, answered, versions: Vec::new(), events: Vec::new(), drawn: 0 }
     }
 
     /// The run this body belongs to. In a fork, this is the original run until the body has passed the copied
@@ -78,6 +80,16 @@ impl Ctx {
     fn identity(&self) -> (RunId, u32) {
         let next = self.frame.next.load(Ordering::Acquire);
         self.run.origins.at(&self.path, next).unwrap_or((self.run.id, self.run.generation))
+    }
+
+    /// Who the run acts for, if it says so. It is the same whenever the body is entered.
+    pub fn principal(&self) -> Option<&str> {
+        self.run.attribution.as_deref()?.principal.as_deref()
+    }
+
+    /// What caused the run, as given, if it says so.
+    pub fn cause(&self) -> Option<&str> {
+        self.run.attribution.as_deref()?.cause.as_deref()
     }
 
     /// The path of this body in the run.
@@ -117,7 +129,8 @@ impl Ctx {
     }
 
     /// Several calls at once: an array, vector or tuple of calls. One failure does not cancel the others; the first
-    /// error in order is returned. Use [`CallAll::settled`] to see each result.
+    /// error in order is returned. Use [`CallAll::settled`] to see each result, and [`CallAll::stop_on_failure`] to skip
+    /// calls that have not started.
     pub fn call_all<S: CallSet>(&mut self, calls: S) -> CallAll<'_, S> {
         CallAll::new(self, calls)
     }

@@ -4,18 +4,20 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use super::{Ctx, OpGuard};
-use crate::call::park::{AnswerCheck, ParkPlan, Parking};
+use crate::call::park::{AnswerCheck, ParkPlan, Parking, finished};
 use crate::path::Path;
-use crate::run::record::{Asked, Event, OpKind};
+use crate::run::record::{Asked, Event, OpKind, OpOutcome};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
-use crate::tool::{Effect, ToolError, ToolResult, from_output};
+use crate::time::Times;
+use crate::tool::{ToolError, ToolResult, from_output};
 
 /// Something to wait for that is not part of a body yet, for [`Ctx::first`].
 #[must_use = "this waits for nothing until it is given to `ctx.first(…)` and that is awaited"]
@@ -44,10 +46,7 @@ pub fn receive<T>(name: impl Into<Arc<str>>) -> Park<T> {
 
 impl<T> Park<T> {
     pub(super) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
-        Self {
-            plan: ParkPlan { kind, name, on, within: None, child: None, held: None, fits: None, never: None },
-            output: PhantomData,
-        }
+        Self { plan: ParkPlan::new(kind, name, on), output: PhantomData }
     }
 
     /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, even across
@@ -94,9 +93,13 @@ impl<'c, T> CtxPark<'c, T> {
 
     /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, even across
     /// restarts of the process.
-    pub fn within(mut self, time: Duration) -> Self {
+    pub fn within(self, time: Duration) -> Self {
+        self.with_plan(|plan| plan.within = Some(time))
+    }
+
+    pub(super) fn with_plan(mut self, change: impl FnOnce(&mut ParkPlan)) -> Self {
         if let ParkState::Built(park) = &mut self.state {
-            park.plan.within = Some(time);
+            change(&mut park.plan);
         }
         self
     }
@@ -114,6 +117,7 @@ impl<T: DeserializeOwned + 'static> Future for CtxPark<'_, T> {
             && let ParkState::Built(park) = std::mem::replace(&mut this.state, ParkState::Over)
         {
             let plan = this.ctx.checked(park.plan());
+            let plan = this.ctx.placed(plan, None);
             let (path, guard) = this.ctx.next(plan.kind, plan.name.clone());
             this.state = ParkState::Started(Parking::new(this.ctx.run.clone(), path, plan), guard);
         }
@@ -134,7 +138,10 @@ impl<T: DeserializeOwned + 'static> Future for CtxPark<'_, T> {
 
 /// A wait whose key is handed out before it is awaited; see [`Ctx::open_wait`].
 pub struct OpenWait<T> {
-    path: Path,
+    /// Where the key was made.
+    made_at: Path,
+    /// The operation that opened it.
+    opened: Path,
     name: Arc<str>,
     key: String,
     output: PhantomData<fn() -> T>,
@@ -148,8 +155,10 @@ impl<T> OpenWait<T> {
 
     /// Waits for the answer as part of a [`Ctx::first`]. Losing does not revoke the key.
     pub fn park(&self) -> Park<T> {
-        let on = Blocked::Input { name: self.name.clone(), at: Some(self.path.clone()) };
-        Park::new(OpKind::Answer, self.path.to_string().into(), on)
+        let on = Blocked::Input { name: self.name.clone(), at: Some(self.made_at.clone()) };
+        let mut park = Park::new(OpKind::Answer, self.made_at.to_string().into(), on);
+        park.plan.opened = Some(self.opened.clone());
+        park
     }
 }
 
@@ -157,6 +166,15 @@ impl Ctx {
     /// Waits for an answer from outside, given by the reply key that the inbox shows. If the body itself hands out the
     /// key, see [`open_wait`](Ctx::open_wait). Meanwhile the run costs only a row in the store. Returns the value; the
     /// answer's own error (`failed`, with its code); `timed_out`; or `cancelled`.
+    ///
+    /// The answer is not checked when it is given: one that is not a `T` fails the wait. A body that must not fail then
+    /// waits for a [`Value`](serde_json::Value), checks it, and asks again under another name.
+    ///
+    /// In one body, the same name is the same event. Once it is answered, with a value or an error, every further wait
+    /// for the name returns that answer at once. A wait that ended without an answer (it timed out, lost a race, or was
+    /// cancelled with the run) can be asked for again: it waits under the same key, with a time limit of its own. A body
+    /// that waits for several events needs a name for each (`ctx.wait(format!("page {n}"))`), or
+    /// [receives](Ctx::receive) signals.
     ///
     /// Dropping it after its first poll holds the run.
     pub fn wait<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
@@ -184,27 +202,65 @@ impl Ctx {
         ParkPlan { never, ..plan }
     }
 
+    /// The plan of a wait at the next path, or at `branch` below it: the first wait for a name makes the event's key,
+    /// and later ones of this body use it.
+    pub(super) fn placed(&mut self, plan: ParkPlan, branch: Option<u32>) -> ParkPlan {
+        if plan.kind != OpKind::Wait {
+            return plan;
+        }
+        let next = self.path.child(self.frame.next.load(Ordering::Acquire));
+        let path = branch.map_or_else(|| next.clone(), |branch| next.child(branch));
+        match self.made_at(&plan.name, &path) {
+            Some(made_at) => plan.again(&made_at),
+            None => plan,
+        }
+    }
+
+    /// Where the key of this event was made, if that is not `path`, where the body waits for it now.
+    fn made_at(&mut self, name: &Arc<str>, path: &Path) -> Option<Path> {
+        let Some((_, made_at)) = self.events.iter_mut().find(|(event, _)| event == name) else {
+            self.events.push((name.clone(), Some(path.clone())));
+            return None;
+        };
+        // Older journals have a key for each wait. Such a body continues like that.
+        if self.run.recorded_op(path, |op| op.asked.kind == OpKind::Wait).unwrap_or(false) {
+            *made_at = None;
+        }
+        made_at.clone()
+    }
+
     /// Opens a wait and returns its key, to be handed out by a step or a call. An answer that arrives before it is
-    /// awaited is kept. Await it with [`answer`](Ctx::answer), as often as needed.
+    /// awaited is kept. Await it with [`answer`](Ctx::answer), as often as needed. Another wait for the same name, opened
+    /// or not, has the same key and the same answer; see [`wait`](Ctx::wait).
     pub fn open_wait<T>(&mut self, name: impl Into<Arc<str>>) -> OpenWait<T> {
         let name: Arc<str> = name.into();
-        let (path, mut guard) = self.next(OpKind::Wait, name.clone());
+        let on = Blocked::Input { name: name.clone(), at: None };
+        let plan = self.placed(ParkPlan::new(OpKind::Wait, name.clone(), on), None);
+        let (path, mut guard) = self.next(plan.kind, plan.name.clone());
         guard.over();
-        let asked = Asked::operation(OpKind::Wait, name.clone(), None, Effect::Readonly);
+        let made_at = plan.on.made_at().unwrap_or(&path).clone();
+        let asked = plan.asked();
         match self.run.with(|machine| machine.ask(&path, &asked)) {
-            Decision::Perform { .. } => {
-                let on = Blocked::Input { name: name.clone(), at: None };
-                let event = Event::Parked { on, until: None, attempt: 0 };
-                self.run.append(&path, self.run.now(), Some(asked), event);
-            }
-            Decision::Answer { result, .. } => self.run.with(|machine| machine.answered_open(path.clone(), result)),
+            Decision::Perform { .. } => self.record_open(&path, &made_at, plan.on, asked),
+            Decision::Answer { result, .. } => self.run.with(|machine| machine.keep_answer(made_at.clone(), result)),
             // Still open, or held by the machine. It is listed at the operation that waits for its answer.
             _ => self.run.with(|machine| machine.unpark(&path)),
         }
         // A fork that has passed this wait handed out its original's key; its own is in the inbox.
         let (run, generation) = self.identity();
-        let key = self.run.kernel.reach.signer.sign(run, generation, &path);
-        OpenWait { path, name, key, output: PhantomData }
+        let key = self.run.kernel.reach.signer.sign(run, generation, &made_at);
+        OpenWait { made_at, opened: path, name, key, output: PhantomData }
+    }
+
+    /// Records that a wait is open, or answered if its event is.
+    fn record_open(&self, path: &Path, made_at: &Path, on: Blocked, asked: Asked) {
+        let at = self.run.now();
+        let answer = self.run.with(|machine| machine.kept_answer(made_at).cloned());
+        let event = match answer {
+            Some(result) => finished(path, &OpOutcome { result, at, times: Times::default() }).event,
+            None => Event::Parked { on, until: None, attempt: 0 },
+        };
+        self.run.append(path, at, Some(asked), event);
     }
 
     /// Waits for the answer to an open wait. Once given, the answer can be awaited again.

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
@@ -29,12 +30,14 @@ use crate::time::{Times, Timestamp};
 use crate::tool::spec::Background;
 use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
 
-/// A run that was spawned. `T` is the type its outcome decodes to.
+/// A run that can be awaited: one that was spawned, or [any other](Handle::of). `T` is the type its outcome decodes to.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Handle<T> {
     run: RunId,
-    parent: RunId,
+    /// The run that spawned it, if the handle comes from there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<RunId>,
     /// Whether it is a turn of the session both belong to.
     #[serde(default)]
     turn: bool,
@@ -55,6 +58,11 @@ impl<T> std::fmt::Debug for Handle<T> {
 }
 
 impl<T> Handle<T> {
+    /// A handle of any run, whichever run or program started it.
+    pub fn of(run: RunId) -> Self {
+        Self { run, parent: None, turn: false, output: PhantomData }
+    }
+
     /// Which run.
     pub fn run(&self) -> RunId {
         self.run
@@ -65,6 +73,33 @@ impl<T> Handle<T> {
         let mut park = Park::new(OpKind::Join, self.run.to_string().into(), Blocked::Child { run: self.run });
         park.plan.child = Some(ChildRef { run: self.run, parent: self.parent, turn: self.turn });
         park
+    }
+}
+
+/// The end of a run; await it. See [`Ctx::join`].
+#[must_use = "this waits for nothing until it is awaited: write `ctx.join(…).await?`"]
+pub struct Join<'c, T>(CtxPark<'c, T>);
+
+impl<T> Join<'_, T> {
+    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, even across
+    /// restarts of the process.
+    pub fn within(self, time: Duration) -> Self {
+        Self(self.0.within(time))
+    }
+
+    /// Cancels the awaited run when this run is cancelled, and returns how it really ended: it may have succeeded all
+    /// the same. The body receives its own cancellation in the next operation. Without this, a cancellation ends the
+    /// wait at once. The time for cleaning up limits the wait.
+    pub fn cancel_with_me(self) -> Self {
+        Self(self.0.with_plan(|plan| plan.cancels = true))
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Future for Join<'_, T> {
+    type Output = ToolResult<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
     }
 }
 
@@ -139,27 +174,32 @@ impl Ctx {
         Spawn { ctx: self, call: Some(call), options: SpawnOptions::default() }
     }
 
-    /// Waits for the end of a run that this one spawned, and returns its outcome. It can be awaited again in the same
-    /// generation. A fork that has the handle of its original's child gets the outcome that its original received, or
-    /// an error.
-    pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
+    /// Waits for the end of a run and returns its outcome: a run that this one spawned, or any other, by its id. It can
+    /// be awaited again. Meanwhile this run costs only a row in the store.
+    ///
+    /// ```
+    /// # use windlass_core::{RunId, ctx::{Ctx, Handle}, tool::ToolResult};
+    /// # async fn body(ctx: &mut Ctx, run: RunId) -> ToolResult<String> {
+    /// let report: String = ctx.join(&Handle::of(run)).await?;
+    /// # Ok(report)
+    /// # }
+    /// ```
+    ///
+    /// Besides the run's own error, it fails with the code `no_such_run` if there is no such run, with `run_removed` if
+    /// it was purged before its outcome was read, and with `unavailable` if the run waits for the end of this one. The
+    /// outcome of a batch is `null`; its calls have outcomes of their own.
+    pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> Join<'_, T> {
         let mut park = handle.park();
         park.plan.held = Some(HeldKey::queues(self.scope.held.as_ref()));
-        match self.refuse_join(&park.plan) {
+        Join(match self.refuse_join(&park.plan) {
             Some(error) => CtxPark::refused(self, error),
             None => CtxPark::new(self, park),
-        }
+        })
     }
 
     /// Why this run would never learn of the end of the child that a park waits for.
     pub(super) fn refuse_join(&self, plan: &ParkPlan) -> Option<ToolError> {
-        let ChildRef { run, parent, turn } = plan.child?;
-        if parent != self.run.id && !self.run.origins.include(parent) {
-            return Some(ToolError::failed(format!(
-                "run {run} was spawned by run {parent}, and only that one can wait for it; pass its result on instead of \
-                 its handle"
-            )));
-        }
+        let ChildRef { run, turn, .. } = plan.child?;
         if turn && self.run.is_turn {
             let session = self.run.session.as_deref().unwrap_or_default();
             return Some(ToolError::failed(format!(
@@ -268,6 +308,7 @@ impl Ctx {
         let result = match refused {
             Some(error) => Err(Arc::new(error)),
             None => {
+                self.run.kernel.drives.add(id);
                 let mut value = json!({"run": id, "parent": self.run.id});
                 options.fate.record(&mut value);
                 if options.turn {
@@ -305,10 +346,13 @@ pub(crate) fn refuse_start(tool: Option<&Tool>, call: &ToolCall) -> Option<ToolE
 }
 
 pub(crate) fn started(parent: &crate::run::Run, path: &Path, asked: Asked, run: RunId, at: Timestamp) -> Started {
+    let attribution = parent.attribution.as_deref();
     let creation = Creation {
         tool: asked.name.clone(),
         at,
         session: parent.session.clone(),
+        principal: attribution.and_then(|attribution| attribution.principal.clone()),
+        cause: attribution.and_then(|attribution| attribution.cause.clone()),
         parent: Some(Box::new((parent.id, path.clone()))),
         ..Creation::default()
     };

@@ -1,6 +1,7 @@
 //! Steps: named pieces of work inside a durable body.
 
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -38,7 +39,37 @@ pub struct Step<'c, F, T> {
     input: Option<Result<Value, serde_json::Error>>,
     kind: OpKind,
     undo: Option<UndoPlan>,
+    reconcile: Option<Box<dyn ReconcileStep + 'c>>,
     decode: Decode<T>,
+}
+
+/// Finds out whether attempts of a step happened. Not a closure type: with the lifetime in its signature, a step would
+/// have to live exactly as long as its body.
+trait ReconcileStep: Send {
+    fn reconcile<'a>(&mut self, attempt: Attempt) -> BoxFuture<'a, ToolResult<Reconciled<Output>>>
+    where
+        Self: 'a;
+}
+
+/// A closure as the `reconcile` of a step.
+struct ReconcileFn<G, Fut> {
+    f: G,
+    future: PhantomData<fn() -> Fut>,
+}
+
+impl<T, G, Fut> ReconcileStep for ReconcileFn<G, Fut>
+where
+    T: Serialize + 'static,
+    G: FnMut(Attempt) -> Fut + Send,
+    Fut: Future<Output = ToolResult<Reconciled<T>>> + Send,
+{
+    fn reconcile<'a>(&mut self, attempt: Attempt) -> BoxFuture<'a, ToolResult<Reconciled<Output>>>
+    where
+        Self: 'a,
+    {
+        let found = (self.f)(attempt);
+        Box::pin(async move { encode_found(found.await?) })
+    }
 }
 
 /// Decodes what the journal has of a step; `None` holds the run.
@@ -93,6 +124,7 @@ where
         input: None,
         kind: OpKind::Step,
         undo: None,
+        reconcile: None,
         decode: decode::<ValueOf<Fut>>,
     }
 }
@@ -110,6 +142,12 @@ macro_rules! settings {
             self.rules(|rules| rules.effect = Effect::Idempotent)
         }
 
+        /// What it returns is a secret: the body gets it, also after a restart, but it is sealed in the file and shown
+        /// nowhere.
+        pub fn secret(self) -> Self {
+            self.rules(|rules| rules.secret = true)
+        }
+
         /// Lets failed attempts be repeated. Without [`readonly`](Self::readonly) or [`idempotent`](Self::idempotent)
         /// only failures made with [`ToolError::retryable`] are.
         pub fn retry(self, retry: Retry) -> Self {
@@ -121,7 +159,24 @@ macro_rules! settings {
             self.rules(|rules| rules.timeout = timeout)
         }
 
-        /// Sets what happens to a doubt that is not settled.
+        /// Sets how long the step may take in all, including its retries and the time in which no process drives the
+        /// run. Unlike a timeout of one attempt, it ends a step between attempts without a doubt.
+        pub fn deadline(self, deadline: Duration) -> Self {
+            self.rules(|rules| rules.deadline = Some(deadline))
+        }
+
+        /// Lets an attempt time out that does not call [`heartbeat`](Attempt::heartbeat) or
+        /// [`progress`](Attempt::progress) for this long.
+        pub fn heartbeat(self, heartbeat: Duration) -> Self {
+            self.rules(|rules| rules.heartbeat = Some(heartbeat))
+        }
+
+        /// Sets how long an attempt may continue after it was asked to stop; see [`Attempt::cancelled`].
+        pub fn grace(self, grace: Duration) -> Self {
+            self.rules(|rules| rules.grace = grace)
+        }
+
+        /// Sets what happens to a doubt that neither a message nor [`reconcile`](Self::reconcile) settles.
         pub fn on_doubt(self, policy: OnDoubt) -> Self {
             self.rules(|rules| rules.on_doubt = policy)
         }
@@ -164,6 +219,20 @@ impl<'c, F, T> Step<'c, F, T> {
         step
     }
 
+    /// Sets the function that settles doubts about the step's attempts. It gets an attempt with the same
+    /// [`key`](Attempt::key). "Did not happen" takes effect once the old attempt cannot be running any more. If the
+    /// function fails, panics, times out or does not know, [`on_doubt`](Step::on_doubt) decides. A step that is
+    /// `readonly` or `idempotent` is never in doubt and does not ask it.
+    pub fn reconcile<G, Fut>(mut self, f: G) -> Self
+    where
+        T: Serialize + 'static,
+        G: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
+    {
+        self.reconcile = Some(Box::new(ReconcileFn { f, future: PhantomData }));
+        self
+    }
+
     pub(super) fn take_undo(&mut self) -> Option<(Arc<str>, UndoPlan)> {
         Some((self.name.clone(), self.undo.take()?))
     }
@@ -187,15 +256,25 @@ impl<'c, F, T> Step<'c, F, T> {
             None => (None, None),
         };
         let asked = Asked::operation(self.kind, self.name, input, self.rules.effect);
-        let source = StepSource { f: self.f, attempt: self.attempt, broken };
+        let source = StepSource { f: self.f, attempt: self.attempt, reconcile: self.reconcile, broken };
         Execution::new(run, Operation::new(path, asked, RecordState::No), self.rules, source, AttemptQueue::default())
     }
+}
+
+/// Encodes what the `reconcile` of a step found.
+fn encode_found<T: Serialize + 'static>(found: Reconciled<T>) -> ToolResult<Reconciled<Output>> {
+    Ok(match found {
+        Reconciled::Happened(value) => Reconciled::Happened(to_output(value)?),
+        Reconciled::DidNotHappen => Reconciled::DidNotHappen,
+        Reconciled::Unknown => Reconciled::Unknown,
+    })
 }
 
 /// Attempts of a step.
 pub(crate) struct StepSource<'c, F> {
     f: F,
     attempt: fn(&mut F, Attempt) -> BoxFuture<'c, ToolResult<Output>>,
+    reconcile: Option<Box<dyn ReconcileStep + 'c>>,
     /// The error of an input that cannot be serialized, which fails the step.
     broken: Option<ToolError>,
 }
@@ -208,8 +287,8 @@ impl<'c, F: Send + 'c> AttemptSource<'c> for StepSource<'c, F> {
         }
     }
 
-    fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
-        None
+    fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
+        self.reconcile.as_mut().map(|find| find.reconcile(attempt))
     }
 
     /// A step cannot have commands. Only an output given by a settlement could contain any.
@@ -260,6 +339,36 @@ impl<'c, F, T> CtxStep<'c, F, T> {
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         self.step = self.step.undo_idempotent(undo);
+        self
+    }
+
+    /// Sets the function that settles doubts about the step's attempts; see [`Step::reconcile`].
+    ///
+    /// ```
+    /// # use windlass_core::{ctx::Ctx, tool::{Reconciled, ToolResult}};
+    /// # struct Bank;
+    /// # impl Bank {
+    /// #     async fn charge(&self, _: &str) -> ToolResult<String> { Ok("receipt".to_owned()) }
+    /// #     async fn find(&self, _: &str) -> ToolResult<Option<String>> { Ok(None) }
+    /// # }
+    /// # async fn body(ctx: &mut Ctx, bank: &Bank) -> ToolResult<String> {
+    /// ctx.step("charge", |attempt| async move { bank.charge(&attempt.key()).await })
+    ///     .reconcile(|attempt| async move {
+    ///         Ok(match bank.find(&attempt.key()).await? {
+    ///             Some(receipt) => Reconciled::Happened(receipt),
+    ///             None => Reconciled::DidNotHappen,
+    ///         })
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn reconcile<G, Fut>(mut self, f: G) -> Self
+    where
+        T: Serialize + 'static,
+        G: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
+    {
+        self.step = self.step.reconcile(f);
         self
     }
 

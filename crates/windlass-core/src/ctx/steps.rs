@@ -16,7 +16,7 @@ use super::{Ctx, OpGuard};
 use crate::call::execute::Execution;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{OpKind, OpOutcome};
+use crate::run::record::{Event, OpKind, OpOutcome};
 use crate::tool::ToolResult;
 
 /// A step in progress, whatever its type.
@@ -223,9 +223,12 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
         let this = self.get_mut();
         if let StepsState::Built(steps) = &mut this.state {
             let Some(steps) = steps.take() else { return Poll::Pending };
-            let Some((path, guard)) = enter_group(this.ctx, OpKind::Steps, steps.count()) else {
+            let Some((path, guard, new)) = enter_group(this.ctx, OpKind::Steps, steps.count()) else {
                 return Poll::Pending;
             };
+            if new.is_some() {
+                this.ctx.run.append(&path, this.ctx.run.now(), new, Event::Entered);
+            }
             let undos = Undos::default();
             let site = StepSetSite { run: this.ctx.run.clone(), path: path.clone(), undos: undos.clone() };
             let slots = steps.begin(site).into_iter().map(StepSlot::Running).collect();

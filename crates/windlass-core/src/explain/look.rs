@@ -1,5 +1,7 @@
 //! Collects why a run waits: from its row, its journal, and what this process has in memory about it.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 
 use super::{Explanation, Move, RunEnd, Why, sentence};
@@ -14,7 +16,7 @@ use crate::policy::EffectivePolicy;
 use crate::roster::RunStage;
 use crate::run::record::{Event, OpKind};
 use crate::run::state::{Blocked, RunInfo, RunState};
-use crate::store::{Filter, StoreError};
+use crate::store::{Filter, Message, StoreError};
 use crate::time::Timestamp;
 use crate::tool::Layers;
 
@@ -47,13 +49,12 @@ impl Explainer<'_> {
             if let RunState::Finished { ending } = info.state {
                 let sentence = sentence::finished(&info, &RunEnd { ending, failure: journal.failure });
                 let sentence = sentence::with_layers(sentence, &journal.layers);
-                let (tool, state, layers) = (info.tool, info.state, journal.layers);
-                return Ok(Explanation { run, tool, state, layers, sentence, moves: Vec::new() });
+                return Ok(explanation(info, journal.layers, sentence, Vec::new()));
             }
             let mut moves = self.moves(&info, &journal.operations, depth).await?;
             moves.iter_mut().for_each(|one| one.idempotency_key = key(&info, &journal.operations, one));
             let sentence = sentence::with_layers(sentence::unfinished(&info, &moves), &journal.layers);
-            Ok(Explanation { run, tool: info.tool, state: info.state, layers: journal.layers, sentence, moves })
+            Ok(explanation(info, journal.layers, sentence, moves))
         })
     }
 
@@ -84,7 +85,19 @@ impl Explainer<'_> {
         let whole = |why| vec![self.reason(Path::root(), why)];
         match &info.state {
             RunState::Held { hold } => return Ok(whole(Why::Held { hold: hold.clone() })),
-            RunState::Queued => return Ok(whole(self.queued(info).await?)),
+            RunState::Queued => {
+                let why = self.queued(info).await?;
+                let left_alone = match &why {
+                    Why::Queued { behind, .. } if self.kernel.drives.any() => {
+                        behind.iter().copied().find(|run| self.leaves_alone(*run))
+                    }
+                    _ => None,
+                };
+                let mut moves = whole(why);
+                moves.extend(left_alone.map(|run| self.reason(Path::root(), Why::NotDriven { run })));
+                moves.extend(self.in_mailbox(info).await?);
+                return Ok(moves);
+            }
             _ => {}
         }
         let mut moves = Vec::new();
@@ -104,8 +117,8 @@ impl Explainer<'_> {
                 // The admission of this process knows which operation holds the key, if the run is driven here.
                 let index = keys.iter().position(|wait| wait.path == park.path);
                 let wait = index.map(|index| keys.remove(index));
-                let why = Why::Key { key: key.clone(), holder: wait.and_then(|wait| wait.holder) };
-                moves.push(self.reason(park.path.clone(), why));
+                let holder = wait.and_then(|wait| wait.holder);
+                moves.extend(self.queued_for_key(park.path.clone(), key.clone(), holder));
                 continue;
             }
             let child = match park.on {
@@ -120,19 +133,55 @@ impl Explainer<'_> {
                 child: child.map(Box::new),
             };
             moves.push(self.reason(park.path.clone(), why));
+            if let Blocked::Child { run } = park.on
+                && self.kernel.drives.any()
+                && self.leaves_alone(run)
+            {
+                moves.push(self.reason(park.path.clone(), Why::NotDriven { run }));
+            }
         }
         // A run that is not driven here waits for what its row says.
         keys.retain(|_| self.kernel.roster.driven(run).is_some());
         for wait in keys {
             // An operation in doubt that is queued for its key again waits for its settlement, not for the key.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
-                moves.push(self.reason(wait.path, Why::Key { key: wait.key, holder: wait.holder }));
+                moves.extend(self.queued_for_key(wait.path, wait.key, wait.holder));
             }
         }
         if info.state == RunState::Running {
             moves.extend(self.driven(run, operations, &moves));
         }
+        moves.extend(self.in_mailbox(info).await?);
         Ok(moves)
+    }
+
+    /// Whether this process is the only one that could drive the run, and does not.
+    fn leaves_alone(&self, run: RunId) -> bool {
+        self.kernel.lease.length.is_none() && !self.kernel.drives.includes(run)
+    }
+
+    fn queued_for_key(&self, path: Path, key: Arc<str>, holder: Option<(RunId, Path)>) -> Vec<Move> {
+        let left_alone = holder.as_ref().map(|(run, _)| *run).filter(|run| self.leaves_alone(*run));
+        let mut moves = vec![self.reason(path.clone(), Why::Key { key, holder })];
+        // Only for a run that is driven: otherwise the run itself is left alone.
+        if self.kernel.drives.any() {
+            moves.extend(left_alone.map(|run| self.reason(path, Why::NotDriven { run })));
+        }
+        moves
+    }
+
+    /// The messages that wait for a process that drives the run.
+    async fn in_mailbox(&self, info: &RunInfo) -> Result<Vec<Move>> {
+        if !self.leaves_alone(info.run) {
+            return Ok(Vec::new());
+        }
+        let mail = match self.kernel.store.mail(info.run, 0).await {
+            // The state of the run says what is damaged.
+            Err(StoreError::Sealed { .. } | StoreError::Damaged { .. }) => Vec::new(),
+            mail => mail?,
+        };
+        let awaited = mail.iter().filter_map(|mail| awaited(info, &mail.message));
+        Ok(awaited.map(|(path, message)| self.reason(path, Why::InMailbox { message })).collect())
     }
 
     async fn queued(&self, info: &RunInfo) -> Result<Why> {
@@ -153,6 +202,7 @@ impl Explainer<'_> {
     fn driven(&self, run: RunId, operations: &OpenOperations, waiting: &[Move]) -> Vec<Move> {
         match self.kernel.roster.stage(run) {
             RunStage::Queued(_) => return vec![self.reason(Path::root(), Why::Suspect)],
+            RunStage::NotDriven if self.leaves_alone(run) => return vec![self.reason(Path::root(), Why::OwnerGone)],
             RunStage::NotDriven => return vec![self.reason(Path::root(), Why::Elsewhere)],
             RunStage::TakingUp(_) | RunStage::Driven(_) => {}
         }
@@ -193,6 +243,39 @@ impl Explainer<'_> {
     }
 }
 
+/// What a message is, and the path of the waiting operation it is for; `None` if no operation waits for it.
+fn awaited(info: &RunInfo, message: &Message) -> Option<(Path, String)> {
+    let parked = |is_for: &dyn Fn(&Path, &Blocked) -> bool| {
+        info.parks.iter().find(|park| is_for(&park.path, &park.on)).map(|park| park.path.clone())
+    };
+    Some(match message {
+        Message::Cancel { by, reason } => (Path::root(), format!("the cancellation by {by} ({reason})")),
+        Message::Settle { path, generation, by, .. } => {
+            let is_open = *generation == info.generation && info.doubts.iter().any(|doubt| doubt.path == *path);
+            (is_open.then(|| path.clone())?, format!("the settlement by {by}"))
+        }
+        Message::Decide { path, generation, granted, by, .. } => {
+            let at = parked(&|at, on| at == path && matches!(on, Blocked::Approval { .. }));
+            let what = if *granted { "approval" } else { "denial" };
+            (at.filter(|_| *generation == info.generation)?, format!("the {what} by {by}"))
+        }
+        Message::Resolve { path, generation, .. } => {
+            let is_for = |at: &Path, on: &Blocked| matches!(on, Blocked::Input { at: reply, .. } if reply.as_ref().unwrap_or(at) == path);
+            (parked(&is_for).filter(|_| *generation == info.generation)?, "an answer".to_owned())
+        }
+        Message::Signal { name, .. } => {
+            let at = parked(&|_, on| matches!(on, Blocked::Signal { name: wanted } if wanted == name));
+            (at?, format!("the signal \"{name}\""))
+        }
+        Message::Connect { provider, refused } => {
+            let at = parked(&|_, on| matches!(on, Blocked::Connection { provider: wanted, .. } if wanted == provider));
+            let what = if refused.is_some() { "the refusal to connect" } else { "the connection of" };
+            (at?, format!("{what} {provider}"))
+        }
+        _ => return None,
+    })
+}
+
 /// The idempotency key of the attempts that a move is about.
 fn key(info: &RunInfo, operations: &OpenOperations, one: &Move) -> Option<String> {
     match &one.why {
@@ -202,4 +285,9 @@ fn key(info: &RunInfo, operations: &OpenOperations, one: &Move) -> Option<String
         }
         _ => None,
     }
+}
+
+fn explanation(info: RunInfo, layers: Layers, sentence: String, moves: Vec<Move>) -> Explanation {
+    let RunInfo { run, tool, state, principal, cause, .. } = info;
+    Explanation { run, tool, state, layers, principal, cause, sentence, moves }
 }

@@ -29,6 +29,12 @@ pub struct Explanation {
     /// The layers it was called through; empty if its journal is no longer kept or cannot be read.
     #[serde(skip_serializing_if = "Layers::is_empty")]
     pub layers: Layers,
+    /// Who it acts for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Arc<str>>,
     /// Everything below in one sentence.
     pub sentence: String,
     /// What would make it continue. Empty for a finished run; usually at least one entry for an unfinished run.
@@ -139,6 +145,18 @@ pub enum Why {
     },
     /// This process does not drive the run.
     Elsewhere,
+    /// The process that drove the run is gone, and this process leaves the run alone.
+    OwnerGone,
+    /// What the run waits for depends on another run, which this process leaves alone.
+    NotDriven {
+        /// The other run.
+        run: RunId,
+    },
+    /// A message is in the run's mailbox, and this process leaves the run alone.
+    InMailbox {
+        /// The message, such as `the approval by ada`.
+        message: String,
+    },
 }
 
 /// How a finished run ended.

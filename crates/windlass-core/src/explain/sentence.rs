@@ -141,6 +141,15 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
         Why::Elsewhere => "this process does not drive it: the process that owns it continues it, or `resume` \
                            continues it here"
             .to_owned(),
+        Why::OwnerGone => "the process that drove it is gone; the next process that drives all runs continues it, or \
+                           `resume` continues it here"
+            .to_owned(),
+        Why::NotDriven { run } => {
+            format!("this process leaves run {run} as it is; the next process that drives all runs continues that run")
+        }
+        Why::InMailbox { message } => {
+            format!("{message} is recorded{place}; the next process that drives the run applies it")
+        }
     }
 }
 
@@ -169,7 +178,7 @@ fn moved_by(on: &Blocked, until: Option<Timestamp>, child: Option<&str>, now: Ti
         Blocked::Key { key } => {
             format!("it continues when key `{key}` is free{}", otherwise("the wait times out"))
         }
-        Blocked::Connection { provider } => {
+        Blocked::Connection { provider, .. } => {
             format!("it continues when a person connects {provider}{}", otherwise("the call fails"))
         }
     }
@@ -241,7 +250,10 @@ mod tests {
             &waits(Blocked::Approval { tool, digest, why }),
             &["approve or deny", "`pay`", "it is dear", "denied in"],
         );
-        check(&waits(Blocked::Connection { provider: "gmail".into() }), &["connects gmail", "the call fails in 1 min"]);
+        check(
+            &waits(Blocked::Connection { provider: "gmail".into(), after: None }),
+            &["connects gmail", "the call fails in 1 min"],
+        );
         let (operation, cause) = ("it".to_owned(), DoubtCause::WorkerLost);
         let doubt = Why::InDoubt { operation, attempt: 2, cause, over_by: at, said: None };
         check(&doubt, &["attempt 2 of it at 2", "settle it", "\"it did not happen\" takes effect in 1 min"]);
@@ -260,5 +272,9 @@ mod tests {
         );
         check(&Why::Suspect, &["driven alone", "starts when"]);
         check(&Why::Elsewhere, &["this process does not drive it", "`resume` continues it here"]);
+        check(&Why::OwnerGone, &["the process that drove it is gone", "`resume` continues it here"]);
+        check(&Why::NotDriven { run }, &["leaves run 07070707", "the next process that drives all runs continues"]);
+        let mailed = Why::InMailbox { message: "the approval by ada".to_owned() };
+        check(&mailed, &["the approval by ada is recorded at 2", "the next process that drives the run applies it"]);
     }
 }

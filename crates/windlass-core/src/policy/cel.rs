@@ -18,7 +18,7 @@ use super::tree::{self, Shape};
 use crate::limits;
 
 /// Variables an expression may use.
-const VARIABLES: [&str; 4] = ["args", "tool", "session", "history"];
+const VARIABLES: [&str; 6] = ["args", "tool", "caller", "cause", "session", "history"];
 
 /// Macros an expression may use. The library has more: `cel.bind` and `optMap` write an argument twice, so that a short text
 /// becomes a tree, or a value, without bound.

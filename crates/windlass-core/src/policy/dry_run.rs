@@ -6,9 +6,12 @@ use std::sync::Arc;
 use super::Policy;
 use super::facts::{PastCall, Session};
 use super::resolved::{EffectivePolicy, Need};
-use crate::call::ToolCall;
+use crate::attribution::Attribution;
 use crate::call::approve::{GuardContext, MissingGuard, approval, connection};
-use crate::call::plan::{check, resolve, unknown};
+use crate::call::plan::{check_asked, resolve, unknown};
+use crate::call::rules::key_of;
+use crate::call::{BeforeOutcome, Middleware, MiddlewareCall, ToolCall};
+use crate::id::RunId;
 use crate::path::Path;
 use crate::tool::{Tool, ToolError, Toolbox};
 
@@ -19,18 +22,32 @@ pub struct Hypothetical {
     pub call: ToolCall,
     /// The id of its session, if it has one.
     pub session: Option<String>,
+    /// Who its run would act for.
+    pub principal: Option<String>,
+    /// What would cause its run.
+    pub cause: Option<String>,
     /// Whether a person is available for approvals.
     pub attended: bool,
-    /// Calls of the same run that have finished, oldest first.
+    /// Calls of the same run that have finished, oldest first. A runtime adds those of the session.
     pub history: Vec<PastCall>,
     /// Providers there is a connection to.
     pub connections: Vec<String>,
 }
 
 impl Hypothetical {
-    /// A call without a session, a history or connections.
-    pub fn new(call: ToolCall) -> Self {
-        Self { call, session: None, attended: false, history: Vec::new(), connections: Vec::new() }
+    /// A call with the session, the principal and the cause that it names itself, without a history or connections.
+    pub fn new(mut call: ToolCall) -> Self {
+        let how = call.take_start();
+        let text = |text: Option<Arc<str>>| text.map(|text| text.to_string());
+        Self {
+            call,
+            session: text(how.session),
+            principal: text(how.principal),
+            cause: text(how.cause),
+            attended: false,
+            history: Vec::new(),
+            connections: Vec::new(),
+        }
     }
 }
 
@@ -41,13 +58,22 @@ pub struct Prediction {
     pub tool: String,
     /// What would happen.
     pub verdict: Verdict,
+    /// What governs the call; `None` if there is no such tool.
+    pub policy: Option<Box<EffectivePolicy>>,
+    /// The key that the call would queue under.
+    pub key: Option<Arc<str>>,
+    /// Whether the tool prepares its calls. A dry run does not ask it, so the tool may still refuse the call, answer it or
+    /// change its arguments.
+    pub prepares: bool,
 }
 
 /// What would happen to a call.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// It would run, under these rules.
-    Runs(Box<EffectivePolicy>),
+    /// It would run.
+    Runs,
+    /// Middleware would answer it, without an attempt.
+    Answered,
     /// It would wait until a provider is connected.
     NeedsConnection {
         /// Which provider.
@@ -62,39 +88,95 @@ pub enum Verdict {
 }
 
 /// Tells for each call what would become of it, in order. Nothing runs, and nothing is recorded: a toolbox and a policy
-/// are enough, so that a policy can be tested like any other code.
+/// are enough, so that a policy can be tested like any other code. A runtime also knows its middleware, the session's
+/// history and loops: [`Runtime::predict`](crate::Runtime::predict).
 pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> Vec<Prediction> {
-    let predict = |case: &Hypothetical| {
-        let call = case.call.clone().bounded();
-        let tool = call.tool().to_owned();
-        let toolbox = match toolbox.with_layers(&call.layers) {
+    let dry_run = DryRun { toolbox, policy: runtime, middleware: &[] };
+    calls.iter().map(|case| dry_run.predict(case, Some(&case.history))).collect()
+}
+
+/// What the fate of a call depends on, besides the call.
+pub(crate) struct DryRun<'a> {
+    pub(crate) toolbox: &'a Toolbox,
+    pub(crate) policy: &'a Policy,
+    pub(crate) middleware: &'a [Arc<dyn Middleware>],
+}
+
+impl DryRun<'_> {
+    /// Whether the policy of this call looks at `history`.
+    pub(crate) fn uses_history(&self, case: &Hypothetical) -> bool {
+        let toolbox = self.toolbox.with_layers(&case.call.layers).ok();
+        let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &case.call.tool).cloned());
+        tool.is_some_and(|tool| {
+            EffectivePolicy::of(self.policy, tool.spec(), case.call.limits.as_deref()).uses_history()
+        })
+    }
+
+    /// What would become of a call. The stages and their order are those of `call/plan.rs`.
+    pub(crate) fn predict(&self, case: &Hypothetical, history: Option<&[PastCall]>) -> Prediction {
+        let mut call = case.call.clone().bounded();
+        let name = call.tool().to_owned();
+        let toolbox = match self.toolbox.with_layers(&call.layers) {
             Ok(toolbox) => toolbox,
-            Err(missing) => {
-                return Prediction { tool, verdict: Verdict::Refused(ToolError::unavailable(missing.to_string())) };
-            }
+            Err(missing) => return Prediction::refused(name, ToolError::unavailable(missing.to_string())),
         };
-        let verdict = match resolve(&toolbox.snapshot(), &call.tool) {
-            None => Verdict::Refused(unknown(&toolbox, &call.tool)),
-            Some(tool) => {
-                let rules = EffectivePolicy::of(runtime, tool.spec(), call.limits.as_deref());
-                match check(tool, &call, &Path::root(), &rules) {
-                    Err(error) => Verdict::Refused(error),
-                    Ok(()) => leave(tool, &call, case, rules),
-                }
-            }
+        let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
+        let Some(tool) = found else { return Prediction::refused(name, unknown(&toolbox, &call.tool)) };
+        let shared = |text: &Option<String>| text.as_deref().map(Arc::from);
+        let for_whom = Attribution { principal: shared(&case.principal), cause: shared(&case.cause) };
+        let policy = EffectivePolicy::of(self.policy, tool.spec(), call.limits.as_deref());
+        let verdict = match self.enter(&tool, &mut call, (&for_whom, case.session.as_deref()), &policy) {
+            Ok(None) => leave(&tool, &call, case, (&for_whom, history), &policy),
+            Ok(Some(verdict)) => verdict,
+            Err(error) => Verdict::Refused(error),
         };
-        Prediction { tool, verdict }
-    };
-    calls.iter().map(predict).collect()
+        let key = key_of(&tool, &call.args, Some(&for_whom));
+        Prediction { tool: name, verdict, policy: Some(Box::new(policy)), key, prepares: tool.preparer().is_some() }
+    }
+
+    /// The stages up to the check of the arguments, which middleware may rewrite.
+    fn enter(
+        &self,
+        tool: &Arc<Tool>,
+        call: &mut ToolCall,
+        (for_whom, session): (&Attribution, Option<&str>),
+        policy: &EffectivePolicy,
+    ) -> Result<Option<Verdict>, ToolError> {
+        let path = Path::root();
+        check_asked(tool, call, &path, policy)?;
+        let asked = call.args.clone();
+        let entrance = MiddlewareCall {
+            middleware: self.middleware,
+            run: RunId::from_bytes([0; 16]),
+            attribution: Some(for_whom),
+            path: &path,
+            tool,
+            args: &asked,
+            id: call.id.as_deref(),
+            session,
+        };
+        match entrance.before()? {
+            BeforeOutcome::Open(args) => call.args = args,
+            BeforeOutcome::Answered(_) => return Ok(Some(Verdict::Answered)),
+        }
+        tool.contract()?.check_arguments(&call.args)?;
+        Ok(None)
+    }
 }
 
 /// What stands between a sound call and its first attempt: as the call itself would find it.
-fn leave(tool: &Tool, call: &ToolCall, case: &Hypothetical, rules: EffectivePolicy) -> Verdict {
+fn leave(
+    tool: &Tool,
+    call: &ToolCall,
+    case: &Hypothetical,
+    (for_whom, history): (&Attribution, Option<&[PastCall]>),
+    policy: &EffectivePolicy,
+) -> Verdict {
     let session = Session { id: case.session.as_deref(), attended: case.attended };
-    let around = GuardContext { connections: &case.connections, session, history: Some(&case.history) };
-    let lacked = connection(tool, &rules, &around);
-    let connected = match approval(tool, &call.args, &rules, &around) {
-        None => Verdict::Runs(Box::new(rules)),
+    let around = GuardContext { connections: &case.connections, attribution: Some(for_whom), session, history };
+    let lacked = connection(tool, policy, &around);
+    let connected = match approval(tool, &call.args, policy, &around) {
+        None => Verdict::Runs,
         Some(MissingGuard::Asks(need)) => Verdict::NeedsApproval(need),
         Some(MissingGuard::Refused(error)) => Verdict::Refused(error),
     };
@@ -102,6 +184,13 @@ fn leave(tool: &Tool, call: &ToolCall, case: &Hypothetical, rules: EffectivePoli
         None => connected,
         Some(MissingGuard::Asks(provider)) => Verdict::NeedsConnection { provider, then: Box::new(connected) },
         Some(MissingGuard::Refused(error)) => Verdict::Refused(error),
+    }
+}
+
+impl Prediction {
+    /// A call that is refused before its tool is known.
+    pub(crate) fn refused(tool: String, error: ToolError) -> Self {
+        Self { tool, verdict: Verdict::Refused(error), policy: None, key: None, prepares: false }
     }
 }
 
@@ -114,7 +203,8 @@ impl fmt::Display for Prediction {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Runs(_) => f.write_str("would run"),
+            Self::Runs => f.write_str("would run"),
+            Self::Answered => f.write_str("would be answered by middleware"),
             Self::NeedsConnection { provider, then } => {
                 write!(f, "would wait for a connection to `{provider}`, and then {then}")
             }

@@ -15,7 +15,7 @@ use super::no_cel::Compiled;
 /// Characters of an expression that an error repeats.
 const SHOWN_CHARS: usize = 160;
 
-/// An expression in [CEL](https://cel.dev) over `args`, `tool`, `session` and `history`: see [`Facts`]. Cloning shares what
+/// An expression in [CEL](https://cel.dev) over `args`, `tool`, `caller`, `cause`, `session` and `history`: see [`Facts`]. Cloning shares what
 /// was compiled; two are equal if they were written alike.
 ///
 /// Timestamps and durations are not part of it: what is decided must not depend on when it is looked at.
@@ -43,7 +43,8 @@ impl fmt::Display for BadExpression {
         if let Some((line, column)) = self.position {
             write!(f, ", line {line}, column {column}")?;
         }
-        let ways = "write a condition in CEL on args, tool, session or history, such as `args.cents > 10000`";
+        let ways = "write a condition in CEL on args, tool, caller, cause, session or history, such as \
+                    `args.cents > 10000`";
         write!(f, ": {}; {ways}", self.problem)
     }
 }
@@ -74,8 +75,8 @@ impl Expression {
         self.compiled.as_ref().is_ok_and(|compiled| compiled.uses("history"))
     }
 
-    /// Whether it looks at nothing but the arguments.
-    pub(crate) fn sees_only_args(&self) -> bool {
+    /// Whether it looks at nothing but the arguments, the caller and the cause, which are the same for every attempt.
+    pub(crate) fn can_be_key(&self) -> bool {
         let others = ["tool", "session", "history"];
         self.compiled.as_ref().is_ok_and(|compiled| !others.iter().any(|name| compiled.uses(name)))
     }

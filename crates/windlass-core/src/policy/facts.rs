@@ -13,6 +13,10 @@ pub struct Facts<'a> {
     pub args: &'a Value,
     /// `tool`: a map with `name`, `id`, `effect`, `destructive`, `open_world` and `tags`.
     pub tool: Option<&'a ToolSpec>,
+    /// `caller`: who the run acts for, a text or null.
+    pub caller: Option<&'a str>,
+    /// `cause`: what caused the run, a text or null.
+    pub cause: Option<&'a str>,
     /// `session`: a map with `id`, which may be null, and `attended`.
     pub session: Session<'a>,
     /// `history`: a list of maps with `tool`, `args` and `ok`. `None` where it was not collected: an expression that uses
@@ -29,7 +33,7 @@ pub struct Session<'a> {
     pub attended: bool,
 }
 
-/// A call of the same run that has finished.
+/// A call of the same run, or of another run of its session, that has finished.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastCall {
     /// The tool's id.
@@ -41,8 +45,8 @@ pub struct PastCall {
 }
 
 impl<'a> Facts<'a> {
-    /// Only arguments: no tool, unattended, no history.
+    /// Only arguments: no tool, no caller, unattended, no history.
     pub fn of_args(args: &'a Value) -> Self {
-        Self { args, tool: None, session: Session::default(), history: None }
+        Self { args, tool: None, caller: None, cause: None, session: Session::default(), history: None }
     }
 }

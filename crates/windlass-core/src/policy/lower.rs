@@ -22,6 +22,8 @@ pub(crate) fn lower(name: &str, facts: &Facts<'_>) -> Result<Lowered, String> {
     match name {
         "args" => Ok(json(facts.args)),
         "tool" => Ok(facts.tool.map_or_else(null, tool)),
+        "caller" => Ok(facts.caller.map_or_else(null, text)),
+        "cause" => Ok(facts.cause.map_or_else(null, text)),
         "session" => {
             let id = facts.session.id.map_or_else(null, text);
             Ok(map([("id", id), ("attended", truth(facts.session.attended))]))

@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use dry_run::DryRun;
 pub use dry_run::{Hypothetical, Prediction, Verdict, dry_run};
 pub use expression::{BadExpression, Expression};
 pub use facts::{Facts, PastCall, Session};
-pub(crate) use past::PastCalls;
+pub(crate) use past::{PastCalls, finished_calls, joined};
 pub use resolved::{Demand, EffectivePolicy, Level, Need, Reason};
 
 use crate::tool::ToolSpec;

@@ -92,6 +92,20 @@ impl PastCalls {
     }
 }
 
+/// The calls of a journal that have finished, oldest first; `None` if there are too many.
+pub(crate) fn finished_calls(journal: &[Record]) -> Option<Vec<PastCall>> {
+    let mut collected = Collected::default();
+    journal.iter().for_each(|record| Noted::of(record, |one| collected.note(one)));
+    (!collected.too_many).then_some(collected.finished)
+}
+
+/// Both histories, the older one first; `None` if one of them is not known, or both together are too long.
+pub(crate) fn joined(older: Option<Vec<PastCall>>, newer: Option<&[PastCall]>) -> Option<Vec<PastCall>> {
+    let (mut all, newer) = (older?, newer?);
+    all.extend_from_slice(newer);
+    (all.len() <= KEPT).then_some(all)
+}
+
 impl Noted {
     fn of(record: &Record, mut note: impl FnMut(Self)) {
         if let Event::Continued { .. } = record.event {

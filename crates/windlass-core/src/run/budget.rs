@@ -17,12 +17,14 @@ pub(super) struct Budget {
     suspect: u32,
     /// Whether every earlier owner is certainly dead.
     pub(super) owners_dead: bool,
+    /// Whether the last owner shut down cleanly.
+    pub(super) was_shut_down: bool,
 }
 
 impl Budget {
-    pub(super) fn new(suspect: bool, owners_dead: bool) -> Self {
+    pub(super) fn new(suspect: bool, owners_dead: bool, was_shut_down: bool) -> Self {
         let suspect = if suspect { SUSPECT_ATTEMPTS } else { 0 };
-        Self { operations: 0, bytes: 0, suspect, owners_dead }
+        Self { operations: 0, bytes: 0, suspect, owners_dead, was_shut_down }
     }
 
     /// Counts another operation. Returns the hold if the run may have no more.
@@ -69,7 +71,7 @@ mod tests {
 
     #[test]
     fn l12_a_run_has_a_bounded_number_of_operations_and_bytes() {
-        let mut budget = Budget::new(false, true);
+        let mut budget = Budget::new(false, true, false);
         let result: Recorded = Ok(Arc::new(Output::value("x".repeat(1 << 20).into())));
         let mut took = 0;
         let hold = loop {
@@ -81,7 +83,7 @@ mod tests {
         };
         assert_eq!(hold, Hold::TooBig { bytes: limits::RUN_BYTES });
         assert!((256..300).contains(&took), "{took}");
-        let mut budget = Budget::new(false, true);
+        let mut budget = Budget::new(false, true, false);
         let hold = (0..=limits::RUN_OPERATIONS).find_map(|_| budget.add_operation());
         assert_eq!(hold, Some(Hold::TooLong { operations: limits::RUN_OPERATIONS }));
     }

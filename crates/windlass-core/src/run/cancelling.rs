@@ -2,7 +2,9 @@
 
 use super::machine::Machine;
 use super::record::{Event, Record};
+use crate::id::RunId;
 use crate::path::Path;
+use crate::store::Message;
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 
@@ -25,6 +27,16 @@ impl Machine {
         self.cancel_children(&by, &reason);
         let event = Event::Cancelled { by, reason };
         self.outbox.append(Record { path: Path::root(), at, asked: None, event });
+    }
+
+    /// Cancels another run if this one is cancelled. Returns whether it is.
+    pub(crate) fn pass_cancellation_on(&mut self, to: RunId) -> bool {
+        let Some(cancel) = &self.cancel else { return false };
+        let own = self.outbox.run();
+        let reason = format!("run {own}, which waits for it, was cancelled: {}", cancel.reason);
+        let message = Message::Cancel { by: format!("run {own}"), reason };
+        self.outbox.mail(to, message, Some(format!("cancel with {own}").into()));
+        true
     }
 
     /// When the run was cancelled.

@@ -1,7 +1,9 @@
 //! Where two runs differ. People use it on a fork, to see what would have happened.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use super::record::{Asked, Event, Record, Recorded};
 use crate::id::RunId;
@@ -33,7 +35,7 @@ pub struct Side {
     pub operations: usize,
     /// Number of operations that only this run has.
     pub alone: usize,
-    /// Its outcome, if it is finished.
+    /// Its outcome, without secrets, if it is finished.
     pub outcome: Option<Recorded>,
 }
 
@@ -131,7 +133,7 @@ pub(crate) fn compare(a: (RunId, &[Record]), b: (RunId, &[Record])) -> Compariso
         run,
         operations: own.keys().filter(|path| !path.is_root()).count(),
         alone: own.keys().filter(|path| !other.contains_key(**path)).count(),
-        outcome: own.get(&Path::root()).and_then(|root| root.outcome.clone()),
+        outcome: own.get(&Path::root()).and_then(|root| Some(without_secrets(root.outcome.as_ref()?))),
     };
     Comparison { a: side(a.0, &of_a, &of_b), b: side(b.0, &of_b, &of_a), same, differing, first }
 }
@@ -162,12 +164,25 @@ fn departure(path: &Path, a: Option<&ComparedOp<'_>>, b: Option<&ComparedOp<'_>>
     match (&a.outcome, &b.outcome) {
         (None, None) => None,
         (Some(Ok(a)), Some(Ok(b))) if a.value == b.value => None,
-        (Some(Ok(a)), Some(Ok(b))) => departure(Differs::Outcome, texts(), differences(&a.value, &b.value)),
+        (Some(Ok(a)), Some(Ok(b))) => {
+            let mut found = differences(&a.value, &b.value);
+            let is_secret =
+                |found: &&mut Difference| a.secrets.touch(&found.pointer) || b.secrets.touch(&found.pointer);
+            found.iter_mut().filter(is_secret).for_each(Difference::hide);
+            departure(Differs::Outcome, texts(), found)
+        }
         (Some(Err(a)), Some(Err(b))) if a.to_string() == b.to_string() => None,
         (one, other) => {
             departure(Differs::Outcome, (Some(describe_outcome(one)), Some(describe_outcome(other))), Vec::new())
         }
     }
+}
+
+fn without_secrets(outcome: &Recorded) -> Recorded {
+    outcome.clone().map(|output| match output.without_secrets() {
+        Cow::Owned(clean) => Arc::new(clean),
+        Cow::Borrowed(_) => output,
+    })
 }
 
 fn describe_outcome(outcome: &Option<Recorded>) -> String {

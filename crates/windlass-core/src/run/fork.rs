@@ -277,9 +277,14 @@ impl Forking {
     fn answers_later(&self, record: &Record, before: Option<&Record>) -> bool {
         let (Cut::At(_), Event::Finished(_), Some(before)) = (&self.cut, &record.event, before) else { return false };
         let is = |path: &Path, kind| self.ops.get(path).is_some_and(|op| op.asked.kind == kind);
-        let by_answer = is(&record.path, OpKind::Wait)
-            && is(&before.path, OpKind::Answer)
-            && self.ops.get(&before.path).is_some_and(|op| *op.asked.name == *record.path.to_string());
+        // The operation that opened the wait made its key, or names the one that did.
+        let made_at = match self.ops.get(&record.path).map(|op| &op.asked) {
+            Some(asked) if asked.kind == OpKind::Wait => record.path.to_string().into(),
+            Some(asked) if asked.kind == OpKind::Answer => asked.name.clone(),
+            _ => return false,
+        };
+        let by_answer =
+            is(&before.path, OpKind::Answer) && self.ops.get(&before.path).is_some_and(|op| op.asked.name == made_at);
         by_answer && !self.keeps(before)
     }
 

@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::children::ChildRun;
 use super::origin::Origins;
-use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
+use super::parks::Replies;
+use super::record::{Asked, DoubtCause, Event, Finished, Grant, OpKind, Prepared, Record, Recorded};
 use super::restored::RestoredRun;
 use super::spent::{AttemptMark, SpentTime};
 use super::state::{Blocked, Doubt, Park};
@@ -33,6 +34,10 @@ pub(crate) struct RecordedOp {
     pub(crate) deaths: u32,
     /// How its time was spent, from when it was asked for.
     pub(crate) spent: SpentTime,
+    /// Whether an owner was lost that may have begun an attempt without a record, as attempts are that may be repeated.
+    pub(crate) lost: bool,
+    /// The number of its latest record in the journal.
+    pub(crate) last: u32,
 }
 
 impl RecordedOp {
@@ -41,13 +46,17 @@ impl RecordedOp {
         !matches!(self.state, OpState::Accepted)
     }
 
-    /// Whether it waits for a connection or an approval, or has just got it.
-    pub(crate) fn is_asking(&self) -> bool {
-        self.waits_for_approval() || matches!(self.state, OpState::Granted(_))
+    /// If it failed: when, in the order of the journal.
+    pub(crate) fn failed_at(&self) -> Option<u32> {
+        matches!(&self.state, OpState::Finished { result: Err(_) }).then_some(self.last)
     }
 
-    fn waits_for_approval(&self) -> bool {
-        waits_for_approval(&self.state)
+    /// Whether it waits for a connection or an approval before its first attempt, or has just got it.
+    pub(crate) fn is_asking(&self) -> bool {
+        match &self.state {
+            OpState::Parked { on, attempt: 0, .. } => on.is_approval_or_connection(),
+            state => matches!(state, OpState::Granted(_)),
+        }
     }
 
     /// What it waits for, if that is a person or another system.
@@ -113,8 +122,8 @@ pub(crate) struct History {
     pub(crate) cancel_pending: bool,
     /// When the run was cancelled.
     pub(crate) cancelled: Option<Timestamp>,
-    /// Why the reply keys handed out so far are void.
-    pub(crate) revoked: Option<String>,
+    /// What came of the reply keys handed out so far.
+    pub(super) replies: Replies,
     /// Spawned runs that are cancelled with this one and are not known to have ended.
     pub(crate) children: Vec<ChildRun>,
     /// The results of the spawned runs whose end was awaited.
@@ -129,11 +138,11 @@ impl History {
     pub(crate) fn fold(records: Vec<Record>) -> Self {
         let mut history = Self::default();
         history.ops.reserve(records.iter().filter(|record| record.asked.is_some()).count());
-        records.into_iter().for_each(|record| history.apply(record));
+        (1u32..).zip(records).for_each(|(number, record)| history.apply(number, record));
         history
     }
 
-    fn apply(&mut self, record: Record) {
+    fn apply(&mut self, number: u32, record: Record) {
         let Record { path, at, asked, event } = record;
         if !matches!(event, Event::Forked { .. }) {
             self.origins.note(&path);
@@ -156,7 +165,7 @@ impl History {
                 return;
             }
             Event::Revoked { reason } => {
-                self.revoked = Some(reason);
+                self.replies.revoked = Some(reason);
                 return;
             }
             Event::Forked { from, generation, copied, .. } => {
@@ -180,14 +189,18 @@ impl History {
             Event::Failed { attempt, retry_at, .. } => OpState::Failed { attempt, retry_at },
             Event::Doubted { attempt, cause, over_by, said } => OpState::Doubted { attempt, cause, over_by, said },
             Event::Settled { attempt, .. } => OpState::Settled { attempt },
-            Event::Finished(finished) => OpState::Finished { result: finished.into_answer() },
+            Event::Finished(finished) => {
+                self.note_answer(&path, asked.as_ref(), &finished);
+                OpState::Finished { result: finished.into_answer() }
+            }
         };
         self.note_progress(&path, &state);
         self.note_child(&path, asked.as_ref(), &state);
         match self.ops.entry(path) {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
-                if op.waits_for_approval() && !waits_for_approval(&state) {
+                (op.last, op.lost) = (number, false);
+                if waits_for_approval(&op.state) && !waits_for_approval(&state) {
                     // The time a person took is not the call's own: its time starts here.
                     op.since = at;
                     op.begun = None;
@@ -204,8 +217,35 @@ impl History {
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
                 let (begun, spent) = (begun(&state, at), SpentTime::new(at, mark(&state)));
-                place.insert(RecordedOp { asked, state, prepared, since: at, begun, at, deaths: 0, spent });
+                place.insert(RecordedOp {
+                    asked,
+                    state,
+                    prepared,
+                    since: at,
+                    begun,
+                    at,
+                    deaths: 0,
+                    spent,
+                    lost: false,
+                    last: number,
+                });
             }
+        }
+    }
+
+    /// Keeps the answer to a wait, which a body may ask for again.
+    fn note_answer(&mut self, path: &Path, asked: Option<&Asked>, finished: &Finished) {
+        let asked = asked.or_else(|| self.ops.get(path).map(|op| &op.asked));
+        let made_at = match asked.map(|asked| (asked.kind, &asked.name)) {
+            Some((OpKind::Wait, _)) => path.clone(),
+            Some((OpKind::Answer, made_at)) => match made_at.parse() {
+                Ok(made_at) => made_at,
+                Err(_) => return,
+            },
+            _ => return,
+        };
+        if finished.is_answer(self.cancel_reason.as_deref()) {
+            self.replies.answers.insert(made_at, Box::new(finished.answer()));
         }
     }
 
@@ -216,10 +256,8 @@ impl History {
         match (asked.map(|asked| (asked.kind, &asked.name)), result) {
             (Some((OpKind::Spawn, _)), Ok(output)) => {
                 // A fork has the handles of its original's children, but they are not its own children.
-                let id = |field: &str| output.value.get(field)?.as_str()?.parse::<RunId>().ok();
-                if id("parent").is_some_and(|parent| self.origins.include(parent)) {
-                    id("run").into_iter().for_each(|child| self.origins.spawned(child));
-                } else {
+                let parent = output.value.get("parent").and_then(|parent| parent.as_str()?.parse::<RunId>().ok());
+                if !parent.is_some_and(|parent| self.origins.include(parent)) {
                     self.children.extend(ChildRun::recorded(output));
                 }
             }
@@ -275,6 +313,9 @@ impl History {
         if self.parked.is_empty() {
             self.idle_deaths += 1;
         }
+        for op in self.ops.values_mut() {
+            op.lost |= matches!(op.state, OpState::Accepted | OpState::Prepared);
+        }
         for path in std::mem::take(&mut self.in_flight) {
             if let Some(op) = self.ops.get_mut(&path) {
                 op.spent.died();
@@ -319,6 +360,16 @@ impl History {
         // An open wait is shown at the operation that waits for its answer.
         let waited: Vec<Path> = open.parks.iter().filter_map(|park| park.on.made_at().cloned()).collect();
         open.parks.retain(|park| !waited.contains(&park.path));
+        // A wait that was opened again and the operation that waits for its answer have one key.
+        let mut shown: Vec<Path> = Vec::new();
+        open.parks.reverse();
+        open.parks.retain(|park| {
+            let made_at = park.on.made_at().cloned();
+            let is_shown = made_at.as_ref().is_some_and(|made_at| shown.contains(made_at));
+            shown.extend(made_at);
+            !is_shown
+        });
+        open.parks.reverse();
         open
     }
 
@@ -348,16 +399,15 @@ impl History {
 
 /// Whether an operation waits for a connection or an approval.
 fn waits_for_approval(state: &OpState) -> bool {
-    matches!(state, OpState::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
+    matches!(state, OpState::Parked { on, .. } if on.is_approval_or_connection())
 }
 
 /// What the state says about the time of attempts.
 fn mark(state: &OpState) -> AttemptMark {
     match state {
         OpState::Attempting { .. } | OpState::Intended { .. } => AttemptMark::Begins,
-        OpState::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::Restored, .. } | OpState::Settled { .. } => {
-            AttemptMark::Lost
-        }
+        OpState::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::ShutDown | DoubtCause::Restored, .. }
+        | OpState::Settled { .. } => AttemptMark::Lost,
         _ => AttemptMark::Over,
     }
 }

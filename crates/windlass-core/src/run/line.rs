@@ -8,6 +8,7 @@ use super::record::{Asked, Event, Finished, Record};
 use crate::path::Path;
 use crate::time::Times;
 use crate::tool::Output;
+use crate::value::Metadata;
 
 /// Most records fit into this many bytes.
 const TYPICAL_BYTES: usize = 256;
@@ -80,8 +81,23 @@ impl Line<'_> {
     }
 
     fn asked(&mut self, asked: &Asked) -> serde_json::Result<()> {
-        let Asked { kind, name, called, unresolved, layers, .. } = asked;
-        let Asked { input, call_id, effect, version, limits, broken, secrets, .. } = asked;
+        // Every field is named, so that a new one cannot be forgotten here.
+        let Asked {
+            kind,
+            name,
+            called,
+            unresolved,
+            layers,
+            input,
+            call_id,
+            effect,
+            version,
+            limits,
+            broken,
+            metadata,
+            secrets,
+            identity,
+        } = asked;
         self.put("{\"kind\":");
         self.json(kind)?;
         self.put(",\"name\":");
@@ -107,9 +123,14 @@ impl Line<'_> {
             self.json(limits)?;
         }
         self.some_text(",\"broken\":", broken.as_deref())?;
+        self.some_text(",\"metadata\":", metadata.as_ref().map(Metadata::as_str))?;
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;
+        }
+        if let Some(identity) = identity {
+            self.put(",\"identity\":");
+            self.json(identity)?;
         }
         self.put("}");
         Ok(())
@@ -145,8 +166,9 @@ impl Line<'_> {
     }
 
     fn output(&mut self, output: &Output) -> serde_json::Result<()> {
-        let Output { value, content, raw, commands, refs, later: _ } = output;
-        if !(content.is_empty() && raw.is_none() && commands.is_empty() && refs.is_empty()) {
+        let Output { value, content, raw, commands, refs, secrets, later: _ } = output;
+        let is_plain = content.is_empty() && raw.is_none() && commands.is_empty() && refs.is_empty();
+        if !is_plain || !secrets.is_empty() {
             return self.json(output);
         }
         self.put("{\"value\":");
@@ -225,7 +247,9 @@ mod tests {
             version: Some("2".into()),
             limits: Some(Box::new(Policy::default())),
             broken: Some("no \"JSON\"".into()),
+            metadata: Some(json!({"signature": "a\"b"}).into()),
             secrets: Places::whole(&json!({"a": 1})),
+            identity: Some(Box::new(crate::value::Digest::of(&json!("calls")))),
             ..plain.clone()
         };
         [None, Some(plain), Some(whole)].into_iter().chain(values().iter().map(|value| Some(step(value)))).collect()

@@ -2,6 +2,9 @@
 //! requests of bodies, the results of attempts and the answers of the store.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::budget::Budget;
 use super::cancelling::Cancel;
@@ -105,6 +108,8 @@ pub(crate) struct Machine {
     pub(super) checking: Option<Checking>,
     /// What is known about the records that a backup lacked.
     pub(super) restored: Option<Box<RestoredRun>>,
+    /// The arguments that root calls are executed with, where they are not the ones asked for.
+    rewritten: Rare<Vec<(Path, Arc<Value>)>>,
 }
 
 impl Machine {
@@ -126,13 +131,14 @@ impl Machine {
             cancel: None,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
-            budget: Budget::new(false, true),
+            budget: Budget::new(false, true, false),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
             refs: Refs::default(),
             checking: None,
             restored: None,
+            rewritten: Rare::default(),
         }
     }
 
@@ -156,7 +162,7 @@ impl Machine {
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let open = history.open();
-        let parks = Parks::of_past(history.revoked.take(), open.parks);
+        let parks = Parks::of_past(std::mem::take(&mut history.replies), open.parks);
         if !open.doubts.is_empty() {
             outbox.doubts(open.doubts.clone());
         }
@@ -177,13 +183,14 @@ impl Machine {
             cancel,
             open_intents: Vec::new(),
             abandoned: open.ended,
-            budget: Budget::new(announced, claimed.owners_dead),
+            budget: Budget::new(announced, claimed.owners_dead, claimed.orderly),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
             refs,
             checking: None,
             restored,
+            rewritten: Rare::default(),
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         // Mail that earlier owners consumed counts as seen. Otherwise the run would be due again as soon as it is
@@ -214,7 +221,11 @@ impl Machine {
             restored.asked(path, asked);
         }
         let op = self.history.get_mut().and_then(|history| history.take(path));
-        let owners = EarlierOwners { restored: self.restored.is_some(), dead: self.budget.owners_dead };
+        let owners = EarlierOwners {
+            restored: self.restored.is_some(),
+            dead: self.budget.owners_dead,
+            shut_down: self.budget.was_shut_down,
+        };
         let decision = replay(path, op.as_ref(), asked, owners);
         match &decision {
             Decision::Answer { result, .. } => self.budget.add_result(result),
@@ -296,6 +307,19 @@ impl Machine {
             }
             _ => {}
         }
+    }
+
+    /// Notes that a call is executed with other arguments than it asked for. Only the outcomes of root calls say so.
+    pub(crate) fn rewrote(&mut self, path: &Path, args: &Arc<Value>) {
+        if path.depth() <= 1 {
+            self.rewritten.make().push((path.clone(), args.clone()));
+        }
+    }
+
+    /// The arguments that the root call at this path is executed with, if it asked for others.
+    pub(crate) fn rewritten_args(&self, path: &Path) -> Option<Arc<Value>> {
+        let all = self.rewritten.get()?;
+        all.iter().find(|(at, _)| at == path).map(|(_, args)| args.clone())
     }
 
     /// Lists an operation that waits for a settlement.
@@ -435,6 +459,8 @@ impl Machine {
             {
                 return self.outbox.consumed(mail.position);
             }
+            // It stays in the mailbox: the store answers it when this run finishes.
+            Message::Await { .. } => return,
             // The queue in the store is authoritative, and it is asked again after a crash.
             Message::Key { path, .. } => {
                 self.outbox.consumed(mail.position);

@@ -33,7 +33,8 @@ use std::task::{Context, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::admit::{Fifo, KeyTurn};
+use crate::admit::{Fifo, QueuedKey};
+use crate::attribution::Attribution;
 use crate::call::Origin;
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -58,7 +59,7 @@ pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) kernel: Arc<Kernel>,
     /// Exclusivity among the attempts of its session. A run without a session has its own.
-    pub(crate) turns: Arc<Fifo>,
+    pub(crate) exclusivity: Arc<Fifo>,
     machine: Mutex<Machine>,
     /// Whether an earlier owner left anything. Most runs have one owner, and skip the lookup.
     has_past: bool,
@@ -85,6 +86,8 @@ pub(crate) struct Run {
     pub(crate) session: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub(crate) is_turn: bool,
+    /// Who it acts for, and what caused it.
+    pub(crate) attribution: Option<Arc<Attribution>>,
     /// The runs it was forked from.
     pub(crate) origins: Origins,
     /// Whether its journal is only checked against the code, and nothing is performed.
@@ -93,6 +96,13 @@ pub(crate) struct Run {
     /// Nanoseconds by which the wall clock is ahead of the ticks. Instants are derived from tick readings that are made
     /// anyway.
     clock_offset: AtomicI64,
+}
+
+/// What is fixed about a run when it is created.
+pub(crate) struct Belongs {
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) is_turn: bool,
+    pub(crate) attribution: Option<Arc<Attribution>>,
 }
 
 /// Wakers of the futures that wait for an event of the run.
@@ -107,10 +117,11 @@ impl Run {
         kernel: Arc<Kernel>,
         id: RunId,
         base: (Timestamp, u64),
-        (session, is_turn): (Option<Arc<str>>, bool),
+        Belongs { session, is_turn, attribution }: Belongs,
         mut machine: Machine,
     ) -> Arc<Self> {
-        let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.turns(session));
+        let exclusivity =
+            session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.exclusivity(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
@@ -120,7 +131,7 @@ impl Run {
         Arc::new(Self {
             id,
             kernel,
-            turns,
+            exclusivity,
             machine: Mutex::new(machine),
             has_past,
             stopped,
@@ -135,6 +146,7 @@ impl Run {
             generation,
             session,
             is_turn,
+            attribution,
             origins,
             only_checks,
             event_wakers: Mutex::default(),
@@ -205,6 +217,7 @@ impl Run {
             run: self.id,
             generation: self.generation,
             session: self.session.clone(),
+            attribution: self.attribution.clone(),
             reach: self.kernel.reach.clone(),
             home: Arc::downgrade(self),
             lasts: limits::ATTEMPT_TIMEOUT,
@@ -364,7 +377,7 @@ impl Run {
 
     /// Gives up a place once everything recorded so far is durable. Until then the operation that had the place may
     /// turn out not to be finished.
-    pub(crate) fn leave_queue(&self, turn: KeyTurn) {
+    pub(crate) fn leave_queue(&self, turn: QueuedKey) {
         let left = self.with(|machine| {
             machine.leave_when_durable(turn);
             machine.take_left()
@@ -372,7 +385,7 @@ impl Run {
         self.release(left);
     }
 
-    fn release(&self, left: Vec<KeyTurn>) {
+    fn release(&self, left: Vec<QueuedKey>) {
         for next in left.iter().filter_map(|turn| self.kernel.admission.keys.release(turn)) {
             self.kernel.take_up_for_key(next);
         }

@@ -17,8 +17,6 @@ pub(crate) struct Origins {
     list: Vec<Origin>,
     /// Records that followed the headers so far.
     records: u32,
-    /// Runs that an original spawned. This run has their handles, but is not their parent.
-    children: Vec<RunId>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,16 +51,6 @@ impl Origins {
     pub(crate) fn at(&self, body: &Path, next: u32) -> Option<(RunId, u32)> {
         let covers = |origin: &&Origin| origin.last.get(body).is_some_and(|last| *last >= next);
         self.list.iter().find(covers).map(|origin| (origin.run, origin.generation))
-    }
-
-    /// Adds a run that an original spawned.
-    pub(crate) fn spawned(&mut self, child: RunId) {
-        self.children.push(child);
-    }
-
-    /// Whether an original spawned this run. A run reports its end only to its parent.
-    pub(crate) fn have_child(&self, run: RunId) -> bool {
-        self.children.contains(&run)
     }
 
     /// Whether some of the records were made by this run.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::machine::{Machine, Stop};
 use super::record::{Event, Record, Recorded};
 use super::state::{Blocked, Park, RunState};
-use crate::admit::KeyTurn;
+use crate::admit::QueuedKey;
+use crate::id::RunId;
 use crate::path::Path;
-use crate::store::{KeyPlace, Mail, Message, Resolution};
+use crate::store::{KeyPlace, Mail, Message};
 use crate::time::Timestamp;
 use crate::tool::Output;
-use crate::tool::ToolError;
 
 use std::sync::Arc;
 
@@ -23,11 +23,17 @@ pub(super) struct Parks {
     changed: bool,
     /// Deadlines of bodies around the parks.
     deadlines: BTreeMap<Path, Timestamp>,
-    /// Why reply keys are void.
-    revoked: Option<String>,
-    /// Answers to open waits, which may be awaited again.
-    answers: BTreeMap<Path, Box<Recorded>>,
+    replies: Replies,
     keys: KeyPlaces,
+}
+
+/// What came of the reply keys of a run's waits.
+#[derive(Default)]
+pub(super) struct Replies {
+    /// Why reply keys are void.
+    pub(super) revoked: Option<String>,
+    /// The answers to waits that may be awaited again, by the path where the key was made.
+    pub(super) answers: BTreeMap<Path, Box<Recorded>>,
 }
 
 /// The places of a run's operations in the key queues.
@@ -39,7 +45,7 @@ struct KeyPlaces {
     /// Whether `stored` may be outdated.
     changed: bool,
     /// Places that are given up once this mark is durable.
-    leaving: Vec<(u64, KeyTurn)>,
+    leaving: Vec<(u64, QueuedKey)>,
     /// Whether the store holds the queues. Then it is told only which places are given up.
     is_shared: bool,
     /// Operations whose keys the store granted.
@@ -49,9 +55,9 @@ struct KeyPlaces {
 impl Parks {
     /// The parks of a run that is taken up. Items that the journal lists as open stay on the list until their operation
     /// is asked for again, because a person may answer them at any moment.
-    pub(super) fn of_past(revoked: Option<String>, open: Vec<Park>) -> Self {
+    pub(super) fn of_past(replies: Replies, open: Vec<Park>) -> Self {
         let open = open.into_iter().map(|park| (park.path.clone(), Box::new(park))).collect();
-        Self { revoked, open, changed: true, ..Self::default() }
+        Self { replies, open, changed: true, ..Self::default() }
     }
 }
 
@@ -61,8 +67,8 @@ pub(crate) enum ParkAnswer {
     Result(Recorded),
     /// A decision about a call.
     Decided { granted: bool, by: String, reason: String, until: Timestamp },
-    /// A connection is established or refused.
-    Connected { refused: Option<String> },
+    /// A connection is established or refused, according to the message at this position.
+    Connected { refused: Option<String>, position: u64 },
 }
 
 /// What a park looks for in the mailbox.
@@ -152,18 +158,18 @@ impl Machine {
     }
 
     /// Gives up a place once everything recorded so far is durable.
-    pub(crate) fn leave_when_durable(&mut self, turn: KeyTurn) {
+    pub(crate) fn leave_when_durable(&mut self, turn: QueuedKey) {
         self.leave_places(turn.path());
         let mark = self.outbox.written();
         self.parks.make().keys.leaving.push((mark, turn));
     }
 
     /// The places that are to be given up now.
-    pub(crate) fn take_left(&mut self) -> Vec<KeyTurn> {
+    pub(crate) fn take_left(&mut self) -> Vec<QueuedKey> {
         let Some(parks) = self.parks.get_mut().filter(|parks| !parks.keys.leaving.is_empty()) else {
             return Vec::new();
         };
-        let is_durable = |(mark, _): &(u64, KeyTurn)| self.outbox.is_durable(*mark);
+        let is_durable = |(mark, _): &(u64, QueuedKey)| self.outbox.is_durable(*mark);
         let (left, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut parks.keys.leaving).into_iter().partition(is_durable);
         parks.keys.leaving = rest;
         left.into_iter().map(|(_, turn)| turn).collect()
@@ -190,19 +196,19 @@ impl Machine {
         }
     }
 
-    /// Keeps the answer to an open wait for other operations that wait for it.
-    pub(crate) fn answered_open(&mut self, path: Path, result: Recorded) {
-        self.parks.make().answers.insert(path, Box::new(result));
+    /// Keeps the answer that was given by the key made at `path`, for other operations that wait for it.
+    pub(crate) fn keep_answer(&mut self, path: Path, result: Recorded) {
+        self.parks.make().replies.answers.insert(path, Box::new(result));
     }
 
-    /// The answer to an open wait.
-    pub(crate) fn open_answer(&self, path: &Path) -> Option<&Recorded> {
-        self.parks.get()?.answers.get(path).map(|answer| &**answer)
+    /// The answer that was given by the key made at `path`.
+    pub(crate) fn kept_answer(&self, path: &Path) -> Option<&Recorded> {
+        self.parks.get()?.replies.answers.get(path).map(|answer| &**answer)
     }
 
     /// Why the reply keys of this run are void, if they are.
     pub(crate) fn revocation(&self) -> Option<&str> {
-        self.parks.get()?.revoked.as_deref()
+        self.parks.get()?.replies.revoked.as_deref()
     }
 
     pub(super) fn revoke(&mut self, reason: String, at: Timestamp) {
@@ -212,34 +218,31 @@ impl Machine {
             asked: None,
             event: Event::Revoked { reason: reason.clone() },
         });
-        self.parks.make().revoked = Some(reason);
+        self.parks.make().replies.revoked = Some(reason);
     }
 
     /// Takes the answer to a park out of the mailbox. The mailbox forgets the message only with the commit that
     /// contains the next record of the operation that took it.
     pub(crate) fn take_answer(&mut self, query: &ParkQuery<'_>) -> Option<ParkAnswer> {
-        let Some(index) = self.mail.iter().position(|mail| answers(&mail.message, query)) else {
+        let Some(index) = self.mail.iter().position(|mail| answers(mail, query)) else {
             return self.joined_before(query);
         };
         // A connection serves every call that needs it, so its message stays.
         if let Message::Connect { .. } = self.mail[index].message {
-            let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, query))?;
+            let latest = self.mail.iter().rev().find(|mail| answers(mail, query))?;
             let Message::Connect { refused, .. } = &latest.message else { return None };
-            return Some(ParkAnswer::Connected { refused: refused.clone() });
+            return Some(ParkAnswer::Connected { refused: refused.clone(), position: latest.position });
         }
         let mail = self.mail.remove(index)?;
         self.unrecorded_mail.push((query.path.clone(), mail.position));
         match mail.message {
-            Message::Resolve { resolution, .. } => Some(ParkAnswer::Result(resolved(resolution))),
+            Message::Resolve { resolution, .. } => Some(ParkAnswer::Result(resolution.into_result())),
             Message::Signal { value, .. } => {
                 let output = Output::value(Arc::unwrap_or_clone(value));
                 Some(ParkAnswer::Result(Ok(Arc::new(output))))
             }
             Message::Ended { run, result } => {
-                if let Ok(output) = &result {
-                    self.refs.vouch(query.path, output.refs.clone());
-                }
-                self.history.make().joined.insert(run, result.clone());
+                self.note_joined(query.path, run, &result);
                 Some(ParkAnswer::Result(result))
             }
             Message::Decide { granted, by, reason, until, .. } => {
@@ -249,10 +252,37 @@ impl Machine {
         }
     }
 
+    /// Keeps the outcome of another run for later waits, and lets the operation refer to its artifacts.
+    fn note_joined(&mut self, path: &Path, run: RunId, result: &Recorded) {
+        if let Ok(output) = result {
+            self.refs.vouch(path, output.refs.clone());
+        }
+        self.history.make().joined.insert(run, result.clone());
+    }
+
+    /// The outcome of another run, if an operation of this generation has received it.
+    pub(crate) fn outcome_of(&self, run: RunId) -> Option<&Recorded> {
+        self.history.get()?.joined.get(&run)
+    }
+
+    /// Whether the store reported that a run has finished.
+    pub(crate) fn is_told_over(&self, run: RunId) -> bool {
+        self.mail.iter().any(|mail| matches!(mail.message, Message::Over { run: over } if over == run))
+    }
+
+    /// Ends the wait at `path` for the end of a run, whose outcome was read from the store.
+    pub(crate) fn join(&mut self, path: &Path, run: RunId, result: &Recorded) {
+        let is_it = |mail: &Mail| matches!(mail.message, Message::Over { run: over } if over == run);
+        if let Some(mail) = self.mail.iter().position(is_it).and_then(|index| self.mail.remove(index)) {
+            self.unrecorded_mail.push((path.clone(), mail.position));
+        }
+        self.note_joined(path, run, result);
+    }
+
     /// A child reports its end once. Later waits for it get the same result.
     fn joined_before(&self, query: &ParkQuery<'_>) -> Option<ParkAnswer> {
         let Blocked::Child { run } = query.on else { return None };
-        self.history.get()?.joined.get(run).cloned().map(ParkAnswer::Result)
+        self.outcome_of(*run).cloned().map(ParkAnswer::Result)
     }
 
     /// Suspends the run if it only waits. The commit says up to which position the mailbox was examined.
@@ -299,8 +329,11 @@ impl Machine {
             Message::Settle { path, attempt, .. } => {
                 self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt)
             }
+            Message::Over { run: over } => {
+                self.open_parks().any(|park| matches!(park.on, Blocked::Child { run } if run == *over))
+            }
             Message::Resolve { path, .. } if self.doubts.iter().any(|doubt| doubt.path == *path) => true,
-            message => self.open_parks().any(|park| answers(message, &park.query())),
+            _ => self.open_parks().any(|park| answers(mail, &park.query())),
         }
     }
 }
@@ -311,28 +344,17 @@ impl Park {
     }
 }
 
-fn answers(message: &Message, query: &ParkQuery<'_>) -> bool {
-    match (message, query.on) {
+fn answers(mail: &Mail, query: &ParkQuery<'_>) -> bool {
+    match (&mail.message, query.on) {
         (Message::Resolve { path, .. }, Blocked::Input { at, .. }) => at.as_ref().unwrap_or(query.path) == path,
         (Message::Signal { name, .. }, Blocked::Signal { name: wanted }) => name == wanted,
         (Message::Ended { run, .. }, Blocked::Child { run: wanted }) => run == wanted,
         (Message::Decide { path, digest, .. }, Blocked::Approval { digest: wanted, .. }) => {
             path == query.path && digest == wanted
         }
-        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted }) => provider == wanted,
+        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted, after }) => {
+            provider == wanted && after.is_none_or(|after| mail.position > after)
+        }
         _ => false,
-    }
-}
-
-/// Distinguishes the answer "it timed out" from an answer that did not arrive in time.
-const OUTSIDE_TIMED_OUT: &str = "the other side answered that it timed out";
-
-/// The result of an operation that gets this answer.
-pub(crate) fn resolved(resolution: Resolution) -> Recorded {
-    match resolution {
-        Resolution::Ok { value } => Ok(Arc::new(Output::value(value))),
-        Resolution::Err { code, message } => Err(Arc::new(ToolError::rejected(code, message))),
-        Resolution::Timeout => Err(Arc::new(ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() })),
-        Resolution::Cancelled { reason } => Err(Arc::new(ToolError::Cancelled { reason })),
     }
 }

@@ -12,10 +12,11 @@ use super::state::Blocked;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
+use crate::store::message::OUTSIDE_TIMED_OUT;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
-use crate::value::Difference;
 use crate::value::diff::differences;
+use crate::value::{Difference, Digest, Metadata};
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +34,7 @@ pub struct Record {
 
 /// What a body asked for, kept whole so that a divergence can be shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// Many fields: a request as it is recorded; most are absent in most records.
 pub struct Asked {
     /// Which kind of operation.
     pub kind: OpKind,
@@ -64,9 +66,16 @@ pub struct Asked {
     /// Why the arguments could not be accepted. Such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<Arc<str>>,
+    /// What the model's provider wants back with the outcome. Not compared on replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
     /// Where the input contains secrets. Not compared on replay, because it follows from the tool's current schema.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
+    /// Of a batch: the digest of its calls; see [`batch_identity`](crate::call::batch_identity). Not compared on replay,
+    /// because the calls themselves are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Box<Digest>>,
 }
 
 impl Asked {
@@ -84,7 +93,9 @@ impl Asked {
             version: None,
             limits: None,
             broken: None,
+            metadata: None,
             secrets: Places::default(),
+            identity: None,
         }
     }
 
@@ -132,7 +143,11 @@ impl fmt::Display for Asked {
             OpKind::Wait => write!(f, "wait for \"{}\"", self.name),
             OpKind::Sleep => f.write_str("sleep"),
             OpKind::First => write!(f, "first of {}", self.name),
-            OpKind::Answer => write!(f, "answer to the wait at {}", self.name),
+            OpKind::Answer => {
+                f.write_str("answer to the wait ")?;
+                self.called.iter().try_for_each(|event| write!(f, "for \"{event}\" "))?;
+                write!(f, "at {}", self.name)
+            }
             OpKind::Receive => write!(f, "receive of signal \"{}\"", self.name),
             OpKind::Spawn => write!(f, "spawn of tool `{}`", self.name),
             OpKind::Join => write!(f, "join of run {}", self.name),
@@ -165,13 +180,13 @@ pub enum OpKind {
     Sleep,
     /// Several waits, of which the first to end counts; their paths are below its own.
     First,
-    /// The answer to a wait that was opened before.
+    /// The answer to an event that was waited for, or opened, before.
     Answer,
     /// A wait for a signal.
     Receive,
     /// The start of another run.
     Spawn,
-    /// The end of a run that was spawned.
+    /// The end of another run.
     Join,
     /// A signal to another run.
     Signal,
@@ -393,6 +408,16 @@ impl Finished {
         (settled.by == Settler::Revocation).then_some(settled.reason.as_str())
     }
 
+    /// Whether an answer from outside ended the wait, and not a time limit, a revocation, or the cancellation of the run
+    /// for this reason.
+    pub(crate) fn is_answer(&self, cancelled: Option<&str>) -> bool {
+        match self.result.as_ref().map_err(|error| &**error) {
+            Err(ToolError::TimedOut { message }) => message == OUTSIDE_TIMED_OUT,
+            Err(ToolError::Cancelled { reason }) => self.revocation().is_none() && Some(reason.as_str()) != cancelled,
+            _ => true,
+        }
+    }
+
     /// How the time was spent by an operation that was first recorded at `since` and ended at `at`. Operations that
     /// only waited, or were ended from outside, do not measure it.
     pub(crate) fn took(&self, at: Timestamp, since: Timestamp) -> Times {
@@ -463,6 +488,8 @@ impl fmt::Display for Settler {
 pub enum DoubtCause {
     /// The process that made it died, or lost the run.
     WorkerLost,
+    /// The process that made it was shut down before it ended.
+    ShutDown,
     /// It ran out of time.
     TimedOut,
     /// It was cancelled in the middle.
@@ -484,6 +511,7 @@ impl fmt::Display for DoubtCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WorkerLost => "the worker was lost during the attempt",
+            Self::ShutDown => "a shutdown interrupted the attempt",
             Self::TimedOut => "the attempt timed out",
             Self::Cancelled => "the attempt was cancelled in the middle",
             Self::Restored => "the store was restored from a backup, and the attempt may have been made after that",

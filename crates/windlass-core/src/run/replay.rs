@@ -39,6 +39,8 @@ pub(crate) struct EarlierOwners {
     pub(crate) restored: bool,
     /// All of them are dead: none of their attempts can still be running.
     pub(crate) dead: bool,
+    /// The last one shut down cleanly.
+    pub(crate) shut_down: bool,
 }
 
 /// Decides about the operation at `path`, which the body asks for with `asked`.
@@ -51,8 +53,11 @@ pub(crate) fn replay(path: &Path, op: Option<&RecordedOp>, asked: &Asked, owners
     }
     // The stricter of the recorded and the live class decides whether an interrupted attempt may be repeated.
     let strict = op.asked.effect.max(asked.effect) == Effect::Once;
+    // Attempts under a looser class than `once` leave no record when they begin.
+    let may_have_begun = op.lost && op.asked.effect != Effect::Once;
     match &op.state {
         OpState::Finished { result } => Decision::Answer { result: result.clone(), at: op.at },
+        OpState::Accepted | OpState::Prepared if strict && may_have_begun => interrupted(1, op.at, op, owners),
         OpState::Accepted | OpState::Prepared => Decision::Perform { attempt: 1, not_before: None },
         OpState::Entered => Decision::Enter,
         OpState::Attempting { attempt } if strict => interrupted(*attempt, op.at, op, owners),
@@ -74,7 +79,11 @@ pub(crate) fn replay(path: &Path, op: Option<&RecordedOp>, asked: &Asked, owners
 /// The decision about an attempt that an earlier owner began and whose end it did not record.
 fn interrupted(attempt: u32, over_by: Timestamp, op: &RecordedOp, owners: EarlierOwners) -> Decision {
     // A restored attempt may have been repeated since, so the person who settles it is told about the backup.
-    let cause = if owners.restored { DoubtCause::Restored } else { DoubtCause::WorkerLost };
+    let cause = match owners {
+        EarlierOwners { restored: true, .. } => DoubtCause::Restored,
+        EarlierOwners { shut_down: true, .. } => DoubtCause::ShutDown,
+        _ => DoubtCause::WorkerLost,
+    };
     // An owner that may be alive can work on the attempt until its timeout. The attempt of a restored journal began
     // before the backup, so its doubt can be settled at once.
     let over_by = if owners.restored || owners.dead { op.at } else { over_by };
@@ -102,9 +111,7 @@ pub(crate) fn call_progress(op: &RecordedOp) -> (CallProgress, Option<Prepared>)
         _ if op.asked.kind != OpKind::Call => CallProgress::NotACall,
         OpState::Accepted => CallProgress::Accepted((!op.asked.unresolved).then(name)),
         OpState::Prepared => CallProgress::Prepared(name()),
-        OpState::Granted(_) | OpState::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. } => {
-            CallProgress::Asking(name())
-        }
+        _ if op.is_asking() => CallProgress::Asking(name()),
         OpState::Finished { .. } => CallProgress::Finished(name()),
         _ => CallProgress::UnderWay(name()),
     };
@@ -149,7 +156,18 @@ mod tests {
 
     fn op(asked: Asked, state: OpState) -> RecordedOp {
         let spent = SpentTime::new(T, AttemptMark::Over);
-        RecordedOp { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0, spent }
+        RecordedOp {
+            asked,
+            state,
+            prepared: None,
+            since: T,
+            begun: None,
+            at: T,
+            deaths: 0,
+            spent,
+            lost: false,
+            last: 0,
+        }
     }
 
     fn decide(recorded: Asked, state: OpState, asked: &Asked) -> String {
@@ -229,15 +247,16 @@ mod tests {
         let intended = || OpState::Intended { attempt: 1, over_by: later };
         for (owners, cause, over_by) in [
             (EarlierOwners::default(), "WorkerLost", "9000000µs"),
-            (EarlierOwners { dead: true, restored: false }, "WorkerLost", "5000000µs"),
-            (EarlierOwners { dead: false, restored: true }, "Restored", "5000000µs"),
+            (EarlierOwners { dead: true, ..EarlierOwners::default() }, "WorkerLost", "5000000µs"),
+            (EarlierOwners { dead: true, shut_down: true, restored: false }, "ShutDown", "5000000µs"),
+            (EarlierOwners { restored: true, ..EarlierOwners::default() }, "Restored", "5000000µs"),
         ] {
             let decision = decide_after(owners, asked.clone(), intended(), &asked);
             let expected = format!("InDoubt {{ attempt: 1, cause: {cause}, over_by: {over_by}, said: None");
             assert!(decision.starts_with(&expected), "{owners:?}: {decision}");
         }
         let doubted = OpState::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: later, said: None };
-        let owners = EarlierOwners { dead: true, restored: true };
+        let owners = EarlierOwners { dead: true, restored: true, shut_down: false };
         let decision = decide_after(owners, asked.clone(), doubted, &asked);
         assert!(decision.starts_with("InDoubt { attempt: 1, cause: TimedOut, over_by: 9000000µs"), "{decision}");
     }
@@ -262,11 +281,12 @@ mod tests {
         };
         let asked = call("t", json!({}));
         let unresolved = Asked { unresolved: true, ..asked.clone() };
-        let approval = Blocked::Connection { provider: "mail".into() };
+        let connection = || Blocked::Connection { provider: "mail".into(), after: None };
         for (state, expected) in [
             (OpState::Accepted, "accepted Some(\"t\")"),
             (OpState::Prepared, "prepared t"),
-            (OpState::Parked { on: approval, until: None, attempt: 0 }, "asking t"),
+            (OpState::Parked { on: connection(), until: None, attempt: 0 }, "asking t"),
+            (OpState::Parked { on: connection(), until: None, attempt: 1 }, "under way t"),
             (OpState::Attempting { attempt: 1 }, "under way t"),
             (OpState::Finished { result: Ok(Arc::new(Output::default())) }, "finished t"),
         ] {
@@ -284,6 +304,26 @@ mod tests {
         assert!(decide(once.clone(), intended(), &idempotent).starts_with("InDoubt"));
         assert!(decide(idempotent.clone(), attempting(), &once).starts_with("InDoubt"));
         assert!(decide(idempotent.clone(), attempting(), &idempotent).starts_with("Perform { attempt: 1"));
+    }
+
+    #[test]
+    fn e19_a_call_that_a_lost_owner_may_have_begun_is_in_doubt_if_its_tool_is_once_by_now() {
+        let of = |effect| Asked { effect, ..call("t", json!({})) };
+        for state in [|| OpState::Accepted, || OpState::Prepared] {
+            for (recorded, live, lost, expected) in [
+                (Effect::Idempotent, Effect::Once, true, "InDoubt { attempt: 1, cause: WorkerLost"),
+                (Effect::Readonly, Effect::Once, true, "InDoubt { attempt: 1, cause: WorkerLost"),
+                (Effect::Idempotent, Effect::Once, false, "Perform { attempt: 1"),
+                (Effect::Readonly, Effect::Idempotent, true, "Perform { attempt: 1"),
+                // A `once` attempt has a record before it begins.
+                (Effect::Once, Effect::Once, true, "Perform { attempt: 1"),
+                (Effect::Once, Effect::Readonly, true, "Perform { attempt: 1"),
+            ] {
+                let op = RecordedOp { lost, ..op(of(recorded), state()) };
+                let decision = replay(&Path::root(), Some(&op), &of(live), EarlierOwners::default());
+                assert!(format!("{decision:?}").starts_with(expected), "{recorded:?}, {live:?}, {lost}: {decision:?}");
+            }
+        }
     }
 
     #[test]

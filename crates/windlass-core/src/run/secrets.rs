@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::record::{Event, Record, Recorded};
 use crate::call::Command;
+use crate::store::{Message, Resolution, Settlement};
 use crate::tool::{HIDDEN, Output};
 
 /// The positions of the secret parts of a value, as JSON pointers. Most values have none, and then nothing is
@@ -51,8 +52,11 @@ impl Places {
     }
 
     fn change<E>(&self, root: &str, value: &mut Arc<Value>, changing: &mut Changing<'_, E>) -> Result<(), E> {
+        if self.is_empty() { Ok(()) } else { self.change_value(root, Arc::make_mut(value), changing) }
+    }
+
+    fn change_value<E>(&self, root: &str, value: &mut Value, changing: &mut Changing<'_, E>) -> Result<(), E> {
         let Some(list) = &self.0 else { return Ok(()) };
-        let value = Arc::make_mut(value);
         let mut change = |place: &String| match value.pointer_mut(place) {
             Some(secret) => (changing.with)(&format!("{root}{place}"), secret),
             // There is no value at this position, or it is inside of another one that was changed before.
@@ -116,9 +120,9 @@ impl Record {
                 }
             }
             Event::Finished(finished) => {
-                change_commands("result", &mut finished.result, &mut changing)?;
+                change_result("result", &mut finished.result, &mut changing)?;
                 if let Some(told) = &mut finished.told {
-                    change_commands("told", told, &mut changing)?;
+                    change_result("told", told, &mut changing)?;
                 }
             }
             _ => {}
@@ -142,17 +146,50 @@ impl Record {
     }
 }
 
-fn has_secrets(result: &Recorded) -> bool {
-    let starts = |command: &Command| matches!(command, Command::Start { secrets, .. } if !secrets.is_empty());
-    result.as_ref().is_ok_and(|output| output.commands.iter().any(starts))
+impl Message {
+    /// Whether any value of it is secret.
+    pub fn has_secrets(&self) -> bool {
+        match self {
+            Self::Resolve { secrets, .. } => !secrets.is_empty(),
+            Self::Settle { settlement: Settlement::Happened(result), .. } | Self::Ended { result, .. } => {
+                has_secrets(result)
+            }
+            _ => false,
+        }
+    }
+
+    /// Like [`Record::change_secrets`].
+    pub fn change_secrets<E>(
+        &mut self,
+        order: Order,
+        mut with: impl FnMut(&str, &mut Value) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut changing = Changing { order, with: &mut with };
+        match self {
+            Self::Resolve { secrets, resolution: Resolution::Ok { value }, .. } => {
+                secrets.change_value("answer", value, &mut changing)
+            }
+            Self::Settle { settlement: Settlement::Happened(result), .. } => {
+                change_result("settled", result, &mut changing)
+            }
+            Self::Ended { result, .. } => change_result("ended", result, &mut changing),
+            _ => Ok(()),
+        }
+    }
 }
 
-fn change_commands<E>(root: &str, result: &mut Recorded, changing: &mut Changing<'_, E>) -> Result<(), E> {
+fn has_secrets(result: &Recorded) -> bool {
+    let starts = |command: &Command| matches!(command, Command::Start { secrets, .. } if !secrets.is_empty());
+    result.as_ref().is_ok_and(|output| !output.secrets.is_empty() || output.commands.iter().any(starts))
+}
+
+fn change_result<E>(root: &str, result: &mut Recorded, changing: &mut Changing<'_, E>) -> Result<(), E> {
     if !has_secrets(result) {
         return Ok(());
     }
     let Ok(output) = result else { return Ok(()) };
-    let Output { commands, .. } = Arc::make_mut(output);
+    let Output { commands, secrets, value, .. } = Arc::make_mut(output);
+    secrets.change_value(&format!("{root}/value"), value, changing)?;
     for (index, command) in commands.iter_mut().enumerate() {
         if let Command::Start { args, secrets, .. } = command {
             secrets.change(&format!("{root}/{index}"), args, changing)?;
@@ -232,10 +269,12 @@ mod tests {
         let mut output = Output::value(json!(1)).start(ToolCall::<Value>::new("other", json!({"p": 1, "q": 2})));
         let Command::Start { secrets, .. } = &mut output.commands[0] else { panic!() };
         *secrets = places(&["/p"]);
+        (output.value, output.secrets) = (json!({"token": "x", "n": 1}), places(&["/token"]));
         let result: Recorded = Ok(Arc::new(output));
         let told = Some(result.clone());
         let event = Event::Finished(Finished { result, told, attempts: 1, times: Times::default(), settled: None });
-        assert_eq!(there_and_back(&record(None, event)), ["result/0/p", "told/0/p"]);
+        let expected = ["result/value/token", "result/0/p", "told/value/token", "told/0/p"];
+        assert_eq!(there_and_back(&record(None, event)), expected);
     }
 
     #[test]

@@ -180,7 +180,8 @@ impl fmt::Display for Hold {
             Self::MessagesGone { path, session } => write!(
                 f,
                 "missing messages at {path}: the body read messages of session {session:?} that are not there, because \
-                 the session was purged or the run comes from another store; finish the run by hand"
+                 the session was purged or the run comes from another store; restore a store that has them, then \
+                 resume the run, or finish the run by hand"
             ),
             Self::Abandoned { path, operation } => write!(
                 f,
@@ -331,7 +332,7 @@ pub enum Blocked {
         /// Which.
         name: Arc<str>,
     },
-    /// The end of a run it spawned.
+    /// The end of another run.
     Child {
         /// Which.
         run: RunId,
@@ -349,6 +350,10 @@ pub enum Blocked {
     Connection {
         /// Which.
         provider: Arc<str>,
+        /// The position of the message that reported the last connection to it. The attempt after that needed another
+        /// one, so only later messages count.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
     },
     /// The next attempt after a failure.
     Retry,
@@ -366,6 +371,11 @@ impl Blocked {
             Self::Input { at, .. } => at.as_ref(),
             _ => None,
         }
+    }
+
+    /// Whether it waits for a person who approves a call or connects a provider.
+    pub(crate) fn is_approval_or_connection(&self) -> bool {
+        matches!(self, Self::Approval { .. } | Self::Connection { .. })
     }
 
     /// Whether a person has to act before it continues.
@@ -400,8 +410,14 @@ pub struct RunInfo {
     pub deaths: u64,
     /// Counts from zero; see `Ctx::continue_as`.
     pub generation: u32,
+    /// The key it was started under.
+    pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    pub cause: Option<Arc<str>>,
     /// The run that spawned it, and the path of the spawn.
     pub parent: Option<Box<(RunId, Path)>>,
 }

@@ -167,7 +167,7 @@ fn in_mail(
         (
             Message::Connect { provider, refused },
             About::Connection,
-            Some(Event::Parked { on: Blocked::Connection { provider: wanted }, .. }),
+            Some(Event::Parked { on: Blocked::Connection { provider: wanted, .. }, .. }),
         ) if provider == wanted => Some(match refused {
             Some(reason) => person("refused", reason),
             None => person("connected", ""),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn connection() -> Record {
-        parked(1, Blocked::Connection { provider: "post".into() })
+        parked(1, Blocked::Connection { provider: "post".into(), after: None })
     }
 
     fn ended(micros: i64, error: ToolError, by: Option<Settler>) -> Record {

@@ -1,14 +1,20 @@
 //! What a run was sent and how it answered, from durable facts alone: its row, its mailbox and its journal.
 
+use std::sync::Arc;
+
+use serde_json::Value;
+
 use super::Runtime;
 use super::messages::ReplyResult;
 use crate::error::Result;
 use crate::id::RunId;
+use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::run::parks;
-use crate::run::record::{Event, Record};
+use crate::run::record::{Event, Finished, OpKind, Record};
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Mail, Message, StoreError};
+use crate::tool::Output;
 
 /// The durable facts about a run. They are read in the order in which they move: what has left the row or the mailbox
 /// by the time it is read is in the journal, which is read last. So nothing is missed while the run goes on.
@@ -33,6 +39,33 @@ impl Runtime {
     }
 }
 
+impl Kernel {
+    /// Where the value that the operation at `path` returns contains secrets. Only calls return secrets. An operation
+    /// without a record may be one, so all of its value counts as secret.
+    pub(super) fn secrets_of(&self, journal: &[Record], path: &Path, value: &Value) -> Places {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+        let Some(asked) = asked else { return Places::whole(value) };
+        let mut output = Output::value(value.clone());
+        match self.tool_of(asked) {
+            Some(tool) if asked.kind == OpKind::Call => tool.mark_secrets(&mut output),
+            None if asked.kind == OpKind::Call => output.secrets = Places::whole(value),
+            _ => {}
+        }
+        output.secrets
+    }
+}
+
+impl Kernel {
+    /// Marks the secrets in an output that a person gives the operation at `path`, if its tool is known here.
+    pub(super) fn mark_given(&self, journal: &[Record], path: &Path, output: &mut Output) {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+        let asked = asked.filter(|asked| asked.kind == OpKind::Call);
+        if let Some(tool) = asked.and_then(|asked| self.tool_of(asked)) {
+            tool.mark_secrets(output);
+        }
+    }
+}
+
 impl RunFacts {
     /// The records of one generation.
     pub(super) fn generation(&self, generation: u32) -> &[Record] {
@@ -48,23 +81,28 @@ impl RunFacts {
     pub(super) fn closed(&self, generation: u32, path: &Path) -> Option<ReplyResult> {
         let revoked = |reason: &str| Some(ReplyResult::Revoked { reason: reason.to_owned() });
         let journal = self.generation(generation);
-        if let Some(closed) = recorded(journal, path) {
-            return Some(closed);
-        }
+        let waiting = match wait_of(journal, path) {
+            Ok(waiting) => waiting,
+            Err(closed) => return Some(closed),
+        };
         if self.info.generation != generation {
             return revoked("the run continued with its next generation");
         }
         if matches!(self.info.state, RunState::Finished { .. }) {
             return revoked("the run has ended");
         }
-        let above = |at: &Path| at.depth() < path.depth() && path.positions().starts_with(at.positions());
+        let above = |at: &Path| at.depth() < waiting.depth() && waiting.positions().starts_with(at.positions());
         if journal.iter().any(|record| matches!(record.event, Event::Finished(_)) && above(&record.path)) {
             return revoked("the operation that waited for it has ended");
         }
         let at = key_of(journal, path);
         let first = self.mail.iter().find_map(|mail| match &mail.message {
-            Message::Resolve { path: told, generation: of, resolution } if told == at && *of == generation => {
-                Some(parks::resolved(resolution.clone()))
+            Message::Resolve { path: told, generation: of, resolution, secrets } if told == at && *of == generation => {
+                let mut first = resolution.clone().into_result();
+                if let (Ok(output), false) = (&mut first, secrets.is_empty()) {
+                    Arc::make_mut(output).secrets = secrets.clone();
+                }
+                Some(first)
             }
             _ => None,
         });
@@ -80,13 +118,44 @@ impl RunFacts {
 
 /// The result of a park according to the journal.
 pub(super) fn recorded(journal: &[Record], path: &Path) -> Option<ReplyResult> {
-    let finished = journal.iter().find_map(|record| match &record.event {
+    wait_of(journal, path).err()
+}
+
+/// The operation that waits for the reply key made at `path`, or what closed the key. A body can wait for the same event
+/// several times. The first answer counts for all of them, and without one the key is open while any of them waits.
+fn wait_of<'j>(journal: &'j [Record], path: &'j Path) -> Result<&'j Path, ReplyResult> {
+    let name = path.to_string();
+    let asks_again = |record: &Record| {
+        record.asked.as_ref().is_some_and(|asked| asked.kind == OpKind::Answer && *asked.name == *name)
+    };
+    let again = journal.iter().filter(|record| asks_again(record)).map(|record| &record.path);
+    let cancelled = journal.iter().find_map(|record| match &record.event {
+        Event::Cancelled { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    let (mut waiting, mut closed) = (None, None);
+    for wait in std::iter::once(path).chain(again) {
+        match finished(journal, wait) {
+            Some(finished) if finished.is_answer(cancelled) => {
+                return Err(ReplyResult::Already(finished.result.clone()));
+            }
+            Some(finished) => closed = Some(finished),
+            None => waiting = Some(wait),
+        }
+    }
+    match (waiting, closed) {
+        (None, Some(finished)) => Err(match finished.revocation() {
+            Some(reason) => ReplyResult::Revoked { reason: reason.to_owned() },
+            None => ReplyResult::Already(finished.result.clone()),
+        }),
+        (waiting, _) => Ok(waiting.unwrap_or(path)),
+    }
+}
+
+fn finished<'j>(journal: &'j [Record], path: &Path) -> Option<&'j Finished> {
+    journal.iter().find_map(|record| match &record.event {
         Event::Finished(finished) if record.path == *path => Some(finished),
         _ => None,
-    })?;
-    Some(match finished.revocation() {
-        Some(reason) => ReplyResult::Revoked { reason: reason.to_owned() },
-        None => ReplyResult::Already(finished.result.clone()),
     })
 }
 

@@ -46,7 +46,7 @@ impl Runtime {
         key: Option<Arc<str>>,
         run: RunId,
         at: Cut,
-        change: Option<fork::ForkChange>,
+        mut change: Option<fork::ForkChange>,
     ) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
@@ -67,12 +67,17 @@ impl Runtime {
             return self.same_fork(existing, run, &at).await;
         }
         let journal = messages::current(kernel.store.journal(run, 0).await?);
+        if let (Some(fork::ForkChange::Outcome { result: Ok(output), .. }), Cut::At(path)) = (&mut change, &at) {
+            kernel.mark_given(&journal, path, output);
+        }
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.env.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
         let records = fork(&original, &at, change, now, check).map_err(Error::Conflict)?;
         let forked = kernel.env.mint.run(now);
-        let creation = Creation { tool: info.tool, at: now, session: info.session, key, ..Creation::default() };
+        kernel.drives.add(forked);
+        let (tool, session, principal, cause) = (info.tool, info.session, info.principal, info.cause);
+        let creation = Creation { tool, at: now, session, principal, cause, key, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
         let mut changes = vec![Change::Start { run: forked, creation, records }];
         if !artifacts.is_empty() {

@@ -6,12 +6,43 @@ use super::Runtime;
 use crate::activity::trace::Tracer;
 use crate::activity::watchers::WatchTarget;
 use crate::activity::{Cursor, Trace, Watch};
+use crate::attribution::check_attribution;
+use crate::call::{Outcome, OutcomeCall};
 use crate::error::{Error, Result};
 use crate::explain::{Explainer, Explanation};
 use crate::id::RunId;
 use crate::limits;
-use crate::policy::{Hypothetical, Prediction, Verdict, dry_run};
-use crate::tool::{Layers, ToolError};
+use crate::path::Path;
+use crate::policy::{DryRun, Hypothetical, Prediction, joined};
+use crate::run::recall::SessionCalls;
+use crate::run::record::{Event, OpKind, Record};
+use crate::run::state::RunInfo;
+use crate::tool::Layers;
+use crate::tool::projection::ModelView;
+use crate::value::Digest;
+
+/// What the journal says about a batch that is a run of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedBatch {
+    /// The digest of its calls; see [`batch_identity`](crate::call::batch_identity). `None` in a journal of an earlier
+    /// version.
+    pub identity: Option<Digest>,
+    /// The indices of the calls that have ended, in the order in which their ends were recorded. The order is that of
+    /// the journal, so calls that ended before a crash come first.
+    pub settled: Vec<u32>,
+}
+
+impl RecordedBatch {
+    fn of(journal: &[Record]) -> Option<Self> {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()))?;
+        let ended = journal.iter().filter(|record| matches!(record.event, Event::Finished(_)));
+        let index = |record: &Record| match record.path.positions() {
+            [index] => Some(*index),
+            _ => None,
+        };
+        Some(Self { identity: asked.identity.as_deref().copied(), settled: ended.filter_map(index).collect() })
+    }
+}
 
 impl Runtime {
     /// Watches a run from a cursor on: first what the store has, then what happens, in order and without gaps, until
@@ -53,6 +84,22 @@ impl Runtime {
         Tracer::new(&self.kernel).trace(run).await
     }
 
+    /// What is recorded about a run of a batch; `None` for a run of one call.
+    pub async fn recorded_batch(&self, run: RunId) -> Result<Option<RecordedBatch>> {
+        let first = self.kernel.store.page(run, 0, 1).await?;
+        let is_batch = |record: &Record| record.asked.as_ref().is_some_and(|asked| asked.kind == OpKind::Batch);
+        if !first.first().is_some_and(is_batch) {
+            return Ok(None);
+        }
+        Ok(RecordedBatch::of(&self.kernel.store.journal(run, 0).await?))
+    }
+
+    /// The recorded identity of a run of a batch; `None` for a run of one call.
+    pub(crate) async fn batch_identity(&self, run: RunId) -> Result<Option<Digest>> {
+        let first = self.kernel.store.page(run, 0, 1).await?;
+        Ok(first.into_iter().find_map(|record| record.asked?.identity).map(|identity| *identity))
+    }
+
     /// Why a run waits and what would make it continue; for a finished run, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
         self.arrived(run).await;
@@ -71,13 +118,75 @@ impl Runtime {
         Ok(self.kernel.layers_of(run).await?)
     }
 
-    /// Predicts what would happen to a call that is made here now. Nothing is run or recorded.
-    pub fn predict(&self, mut case: Hypothetical) -> Prediction {
-        case.attended |= self.kernel.env.attended;
-        case.connections.extend(self.kernel.env.connections.iter().cloned());
-        let tool = case.call.tool().to_owned();
-        let refused = || Prediction { tool, verdict: Verdict::Refused(ToolError::unavailable("there is no call")) };
-        dry_run(&self.toolbox, &self.kernel.env.policy, &[case]).pop().unwrap_or_else(refused)
+    /// Predicts what would happen to a call that is made here now, in its session and for its principal. Nothing is run or
+    /// recorded; only middleware is asked, which must not change anything.
+    pub async fn predict(&self, mut case: Hypothetical) -> Result<Prediction> {
+        let kernel = &self.kernel;
+        case.attended |= kernel.env.attended;
+        case.connections.extend(kernel.env.connections.iter().cloned());
+        case.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
+        case.cause.iter().try_for_each(|cause| check_attribution("cause", cause))?;
+        let session: Option<Arc<str>> = case.session.as_deref().map(Into::into);
+        let snapshot = self.toolbox.with_layers(&case.call.layers).map(|toolbox| toolbox.snapshot());
+        if let Ok(snapshot) = snapshot
+            && let Some(error) = kernel.loop_refusals(session.as_ref(), &snapshot, [&case.call]).pop().flatten()
+        {
+            return Ok(Prediction::refused(case.call.tool().to_owned(), error));
+        }
+        let dry_run = DryRun { toolbox: &self.toolbox, policy: &kernel.env.policy, middleware: &kernel.env.middleware };
+        let of_session = match &session {
+            Some(session) if dry_run.uses_history(&case) => kernel.session_calls(session, None).await?,
+            _ => SessionCalls::None,
+        };
+        let history = match of_session {
+            SessionCalls::None => Some(case.history.clone()),
+            SessionCalls::Known(calls) => joined(Some(calls), Some(&case.history)),
+            SessionCalls::TooMany => None,
+        };
+        Ok(dry_run.predict(&case, history.as_deref()))
+    }
+
+    /// The outcomes of the root calls, from the journal.
+    pub(super) fn recorded_outcomes(&self, info: &RunInfo, journal: &[Record]) -> Vec<Outcome> {
+        let run = info.run;
+        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
+        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
+        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
+        let mut found: Vec<Outcome> = finished
+            .filter_map(|record| {
+                let Event::Finished(finished) = &record.event else { return None };
+                let of_call = || journal.iter().filter(|other| other.path == record.path);
+                let first = of_call().next().unwrap_or(record);
+                let (result, times) = (finished.answer(), finished.took(record.at, first.at));
+                let asked = asked_at(&record.path);
+                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
+                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
+                let own = asked.and_then(|asked| asked.limits.as_deref());
+                let layers = asked.map(|asked| asked.layers.clone()).unwrap_or_default();
+                let has_reader = info.session.is_some() && self.kernel.env.toolbox.has_reader(&layers);
+                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy), has_reader);
+                let prepared = of_call().find_map(|other| match &other.event {
+                    Event::Prepared(prepared) => Some(prepared.clone()),
+                    _ => None,
+                });
+                let prepared = prepared.unwrap_or_default();
+                let call = OutcomeCall {
+                    tool: asked.map(|asked| asked.name.clone()).unwrap_or_default(),
+                    name: asked.map(|asked| asked.as_asked().clone()).unwrap_or_default(),
+                    args,
+                    metadata: asked.and_then(|asked| asked.metadata.clone()),
+                    rewritten: prepared.args,
+                    found: tool,
+                    secrets: asked
+                        .filter(|asked| !asked.unresolved)
+                        .map(|asked| (asked.secrets.clone(), prepared.secrets)),
+                };
+                let id = asked.and_then(|asked| asked.call_id.clone());
+                Some(Outcome { run, path: record.path.clone(), id, call, result, times, model_view })
+            })
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
     }
 
     /// Waits until a run that was started a moment ago is in the store.

@@ -14,6 +14,7 @@ use crate::policy;
 use crate::run::Registration;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, Doubt, Park, RunInfo};
 use serde_json::Value;
 
@@ -50,6 +51,9 @@ pub struct Awaited {
     pub park: Park,
     /// The reply key that answers it, if it is answered by one.
     pub key: Option<String>,
+    /// The arguments of the call that waits, with secrets hidden, in the items of [`Runtime::inbox`]. `None` for other
+    /// operations, and if the tool is not registered here or the journal cannot be read.
+    pub args: Option<Value>,
 }
 
 impl Runtime {
@@ -99,12 +103,17 @@ impl Runtime {
         &self,
         info: &RunInfo,
         doubt: &Doubt,
-        settlement: Settlement,
+        mut settlement: Settlement,
         (by, reason): (&str, &str),
     ) -> Result<()> {
         let (run, generation, path, attempt) = (info.run, info.generation, &doubt.path, doubt.attempt);
-        if let Settlement::Happened(Ok(output)) = &settlement {
+        if let Settlement::Happened(Ok(output)) = &mut settlement {
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
+            let journal = current(self.kernel.store.journal(run, 0).await?);
+            let secrets = self.kernel.secrets_of(&journal, path, &output.value);
+            if !secrets.is_empty() {
+                Arc::make_mut(output).secrets = secrets;
+            }
         }
         let wait = doubt.over_by.since(self.kernel.env.clock.now());
         if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
@@ -234,10 +243,16 @@ impl Runtime {
         self.until_stored(run).await;
         let is_this = |message: &Message| matches!(message, Message::Resolve { path: at, generation: of, .. } if *at == path && *of == generation);
         for _ in 0..TRIES {
-            if let Some(closed) = self.facts(run).await?.closed(generation, &path) {
+            let facts = self.facts(run).await?;
+            if let Some(closed) = facts.closed(generation, &path) {
                 return Ok(closed);
             }
-            let message = Message::Resolve { path: path.clone(), generation, resolution: resolution.clone() };
+            let secrets = match &resolution {
+                Resolution::Ok { value } => self.kernel.secrets_of(facts.generation(generation), &path, value),
+                _ => Places::default(),
+            };
+            let resolution = resolution.clone();
+            let message = Message::Resolve { path: path.clone(), generation, resolution, secrets };
             let dedupe = format!("resolve {generation} {path}");
             match self.post(run, message, Some(dedupe.into())).await {
                 Ok(()) if self.came_too_late(run, is_this).await? => {
@@ -334,16 +349,25 @@ impl Runtime {
     /// Tells every run that waits for this provider that it is connected now, or refused. Returns how many runs were
     /// waiting. Durable when it returns.
     pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
-        self.connect_under(None, provider, refused).await
+        self.connect_under(None, provider, refused, None).await
     }
 
-    /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key.
-    pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
-        let waits = |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted } if **wanted == *provider);
+    /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key. `principal`: only
+    /// for the runs that act for it.
+    pub async fn connect_under(
+        &self,
+        key: Option<&str>,
+        provider: &str,
+        refused: Option<&str>,
+        principal: Option<&Arc<str>>,
+    ) -> Result<usize> {
+        let waits =
+            |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted, .. } if **wanted == *provider);
         let mut notified = 0;
         let mut after = None;
         loop {
-            let page = self.kernel.store.list(Filter::inbox(), after, PAGE).await?;
+            let filter = Filter { principal: principal.cloned(), ..Filter::inbox() };
+            let page = self.kernel.store.list(filter, after, PAGE).await?;
             after = page.last().map(|info| info.run);
             for info in page.iter().filter(|info| info.parks.iter().any(waits)) {
                 let message = Message::Connect { provider: provider.into(), refused: refused.map(str::to_owned) };
@@ -364,7 +388,7 @@ impl Runtime {
     pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
         let mut wanted: BTreeMap<Arc<str>, Vec<RunId>> = BTreeMap::new();
         for item in self.inbox().await? {
-            if let Blocked::Connection { provider } = &item.park.on {
+            if let Blocked::Connection { provider, .. } = &item.park.on {
                 let runs = wanted.entry(provider.clone()).or_default();
                 if !runs.contains(&item.run) {
                     runs.push(item.run);
@@ -382,11 +406,29 @@ impl Runtime {
         loop {
             let page = self.kernel.store.list(Filter::inbox(), after, PAGE).await?;
             after = page.last().map(|info| info.run);
-            all.extend(page.iter().flat_map(|info| self.awaited(info)));
+            for info in &page {
+                let mut items = self.awaited(info);
+                self.add_arguments(info.run, &mut items).await?;
+                all.append(&mut items);
+            }
             if page.len() < PAGE {
                 return Ok(all);
             }
         }
+    }
+
+    async fn add_arguments(&self, run: RunId, items: &mut [Awaited]) -> Result<()> {
+        let paths: Vec<Path> = items.iter().map(|item| item.park.path.clone()).collect();
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let calls = match self.asked_calls(run, &paths).await {
+            // The item is still listed. A decision about it is refused with this error.
+            Err(Error::Store(StoreError::Sealed { .. } | StoreError::Damaged { .. })) => return Ok(()),
+            calls => calls?,
+        };
+        items.iter_mut().zip(calls).for_each(|(item, call)| item.args = call.and_then(|call| call.shown));
+        Ok(())
     }
 
     /// What in one run waits for a person or another system, except doubts.
@@ -401,7 +443,7 @@ impl Runtime {
                     }
                     _ => None,
                 };
-                Awaited { run, tool: info.tool.clone(), park: park.clone(), key }
+                Awaited { run, tool: info.tool.clone(), park: park.clone(), key, args: None }
             })
             .collect()
     }

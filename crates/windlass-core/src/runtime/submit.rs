@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Runtime, Start, finished};
 use crate::begin::{Calls, NewRun, batch_asked};
 use crate::call::plan::{asked, resolve};
-use crate::call::{Outcome, ToolCall};
+use crate::call::{BatchIdentity, Outcome, ToolCall};
 use crate::driver::DrivenRun;
 use crate::error::{Error, Result};
 use crate::id::RunId;
@@ -16,8 +16,9 @@ use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
 use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
+use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
+use crate::value::Digest;
 
 /// The work of one run.
 #[derive(Clone, Debug)]
@@ -71,6 +72,8 @@ pub struct Submitted {
     /// The work, if it has a key: another caller may be faster with the same key, and its run must do the same work.
     keyed: Option<(Work, Start)>,
     state: SubmitState,
+    /// Of a new batch: the digest of its calls.
+    identity: Option<Box<Digest>>,
 }
 
 enum SubmitState {
@@ -94,29 +97,37 @@ impl Runtime {
     /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
-        let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
+        how.check()?;
+        let stored =
+            |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored, identity: None };
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
-            Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
+            Box::pin(self.check_same(run, &work, &how)).await?;
             Box::pin(self.ensure_claimed(run)).await?;
             return Ok(stored(run));
         }
         // A turn waits in the store, and artifacts in arguments must be referenced before the run starts. A runtime
         // that drives no runs leaves the run for a process that does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
-        if !self.kernel.drives || (waits() && !self.only_continues_loops(&work, &how)) {
+        if !self.kernel.drives.any() || (waits() && !self.only_continues_loops(&work, &how)) {
             let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
             if existed {
-                Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
+                Box::pin(self.check_same(run, &work, &how)).await?;
             }
             return Ok(stored(run));
         }
         let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
-        let new = self.kernel.new_run(&self.toolbox, work, &how)?;
-        let run = new.drive.run.id;
-        Ok(Submitted { runtime: self.clone(), run, keyed, state: SubmitState::New(Box::new(new), background) })
+        let mut new = self.kernel.new_run(&self.toolbox, work, &how)?;
+        let (run, identity) = (new.drive.run.id, new.identity.take());
+        Ok(Submitted {
+            runtime: self.clone(),
+            run,
+            keyed,
+            state: SubmitState::New(Box::new(new), background),
+            identity,
+        })
     }
 
     /// Starts one call, as the call says: with a key, in a session, as a turn. Durable when it returns.
@@ -155,15 +166,9 @@ impl Runtime {
         }
         let at = self.kernel.env.clock.now();
         let run = self.kernel.env.mint.run(at);
+        self.kernel.drives.add(run);
         let (tool, records) = self.first_records(work, at);
-        let creation = Creation {
-            tool,
-            at,
-            key: how.key.clone(),
-            session: how.session.clone(),
-            turn: how.turn,
-            ..Creation::default()
-        };
+        let creation = how.creation(tool, at);
         let mut changes = vec![Change::Start { run, creation, records }];
         // The artifacts in its arguments are kept for as long as the run is.
         let artifacts = work.artifacts();
@@ -172,7 +177,7 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                if self.kernel.drives {
+                if self.kernel.drives.any() {
                     self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
                 }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
@@ -194,9 +199,11 @@ impl Runtime {
 
     /// Makes sure that an existing run is claimed: the process that wrote it may not know that it did.
     async fn ensure_claimed(&self, run: RunId) -> Result<()> {
-        let info = self.kernel.store.info(run).await?;
-        if info.is_some_and(|info| info.state == RunState::Queued) {
-            self.kernel.nudge(run);
+        if let Some(info) = self.kernel.store.info(run).await? {
+            self.adopt_and_recover(&info).await?;
+            if info.state == RunState::Queued {
+                self.kernel.nudge(run);
+            }
         }
         Ok(())
     }
@@ -229,15 +236,19 @@ impl Runtime {
         match work {
             Work::Call(call) => vec![(Path::root(), of(call))],
             Work::Batch { calls, stop_on_failure } => {
-                let root = (Path::root(), batch_asked(calls.len(), *stop_on_failure, &layers));
                 let below = (0u32..).zip(calls).map(|(index, call)| (Path::root().child(index), of(call)));
-                std::iter::once(root).chain(below).collect()
+                let below: Vec<(Path, Asked)> = below.collect();
+                let mut identity = BatchIdentity::default();
+                below.iter().for_each(|(_, asked)| identity.add_recorded(asked));
+                let mut root = batch_asked(calls.len(), *stop_on_failure, &layers);
+                root.identity = Some(Box::new(identity.finish()));
+                std::iter::once((Path::root(), root)).chain(below).collect()
             }
         }
     }
 
     /// Refuses a key whose run does other work.
-    async fn check_same(&self, run: RunId, work: &Work, session: Option<&Arc<str>>) -> Result<()> {
+    async fn check_same(&self, run: RunId, work: &Work, how: &Start) -> Result<()> {
         let reused = |what: String| Err(Error::KeyReused { run, what });
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let wanted = self.asked(work);
@@ -245,8 +256,11 @@ impl Runtime {
         let name = if root.kind == OpKind::Batch { "batch" } else { &root.name };
         let is_other = *info.tool != *name && !self.is_alias(&root.name, &info.tool);
         let other = || reused(format!("it runs `{}`, not `{name}`", info.tool));
-        if info.session.as_ref() != session {
+        if info.session != how.session {
             return reused("it belongs to another session".to_owned());
+        }
+        if info.principal != how.principal {
+            return reused("it acts for another principal".to_owned());
         }
         // A fork has a key of its own, and `fork_under` compares it.
         let records = match self.kernel.store.page(run, 0, wanted.len()).await {
@@ -294,6 +308,19 @@ impl Runtime {
 }
 
 impl Submitted {
+    /// The recorded identity of a batch: a digest of its calls; `None` for a single call. See
+    /// [`batch_identity`](crate::call::batch_identity).
+    ///
+    /// # Errors
+    ///
+    /// If the batch was submitted before, and the store fails or no longer has it.
+    pub async fn identity(&mut self) -> Result<Option<Digest>> {
+        match &self.identity {
+            Some(identity) => Ok(Some(**identity)),
+            None => self.runtime.batch_identity(self.run).await,
+        }
+    }
+
     /// Waits until the run is in the store and returns it. From then on it continues, whatever the caller does.
     /// Dropping the future loses nothing; it can be called again.
     pub async fn accepted(&mut self) -> Result<RunId> {
@@ -302,11 +329,11 @@ impl Submitted {
                 return Ok(self.run);
             };
             background?;
-            let NewRun { drive, calls } = *new;
+            let NewRun { drive, calls, .. } = *new;
             // A batch sends its records when it is polled, so it gets its task first.
-            let driven = match calls {
-                Calls::Batch(_) => self.runtime.kernel.accept(drive)?,
-                Calls::One(..) => self.runtime.kernel.accept_durably(drive).await?,
+            let driven = match calls.is_batch() {
+                true => self.runtime.kernel.accept(drive)?,
+                false => self.runtime.kernel.accept_durably(drive).await?,
             };
             self.state = SubmitState::Driven(driven, calls);
         }
@@ -349,7 +376,7 @@ impl Submitted {
         let SubmitState::New(new, _) = std::mem::replace(&mut self.state, SubmitState::Stored) else {
             return self.attached().await;
         };
-        let NewRun { drive, calls } = *new;
+        let NewRun { drive, calls, .. } = *new;
         let end = self.runtime.kernel.drive(drive).await;
         self.concluded(end, calls).await
     }
@@ -375,9 +402,9 @@ impl Submitted {
         match (error, &self.keyed) {
             // Another caller was faster with the same key; its run is the one.
             (StoreError::KeyTaken { run }, Some((work, how))) => {
-                self.runtime.check_same(run, work, how.session.as_ref()).await?;
+                self.runtime.check_same(run, work, how).await?;
                 self.runtime.ensure_claimed(run).await?;
-                (self.run, self.state) = (run, SubmitState::Stored);
+                (self.run, self.state, self.identity) = (run, SubmitState::Stored, None);
                 Ok(())
             }
             (

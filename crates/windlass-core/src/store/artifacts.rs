@@ -119,9 +119,30 @@ pub enum Access {
     Owner,
     /// A session. It may read what was uploaded for it and what its runs refer to.
     Session(Arc<str>),
+    /// A principal. It may read what was uploaded for it, and what the runs that act for it refer to; with a session,
+    /// only what that session may read too. What it uploads for a session can be used by the runs of the session.
+    Principal {
+        /// Its name.
+        name: Arc<str>,
+        /// The session it reads or uploads for.
+        session: Option<Arc<str>>,
+    },
     /// A run. It may read what it uploaded, and what it, its session or the runs it spawned refer to. Without a session
     /// it may read what its family refers to: its ancestors, and all runs that those spawned.
     Run(RunId),
+}
+
+impl Access {
+    /// The holders of what is uploaded on its behalf.
+    pub fn holders(&self) -> Vec<Self> {
+        match self {
+            Self::Principal { name, session } => {
+                let principal = Self::Principal { name: name.clone(), session: None };
+                std::iter::once(principal).chain(session.clone().map(Self::Session)).collect()
+            }
+            other => vec![other.clone()],
+        }
+    }
 }
 
 /// An upload in progress. Valid only in the process that began it.

@@ -20,6 +20,12 @@ pub struct Filter {
     pub state: Option<StateFilter>,
     /// Runs of this session.
     pub session: Option<Arc<str>>,
+    /// Runs that act for this principal.
+    pub principal: Option<Arc<str>>,
+    /// Runs with this cause.
+    pub cause: Option<Arc<str>>,
+    /// The run that was started under this key.
+    pub key: Option<Arc<str>>,
     /// Runs that this run spawned.
     pub parent: Option<RunId>,
     /// Runs of the tool with this id.
@@ -96,6 +102,21 @@ impl Filter {
     /// Runs of this session.
     pub fn session(session: impl Into<Arc<str>>) -> Self {
         Self { session: Some(session.into()), ..Self::default() }
+    }
+
+    /// Runs that act for this principal.
+    pub fn principal(principal: impl Into<Arc<str>>) -> Self {
+        Self { principal: Some(principal.into()), ..Self::default() }
+    }
+
+    /// Runs with this cause.
+    pub fn cause(cause: impl Into<Arc<str>>) -> Self {
+        Self { cause: Some(cause.into()), ..Self::default() }
+    }
+
+    /// The run that was started under this key.
+    pub fn key(key: impl Into<Arc<str>>) -> Self {
+        Self { key: Some(key.into()), ..Self::default() }
     }
 
     /// Runs that this run spawned.

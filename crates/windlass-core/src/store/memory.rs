@@ -80,7 +80,7 @@ struct Inner {
     driven: BTreeMap<WorkerId, BTreeSet<RunId>>,
     sessions: Sessions,
     queues: Queues,
-    /// Runs to which the current commit granted a key.
+    /// Runs to which the current commit granted a key, or reported the end of a run.
     granted: Vec<RunId>,
     slots: Slots,
     artifacts: ArtifactTable,
@@ -205,7 +205,7 @@ impl Inner {
             self.keys.insert(key.clone(), run);
         }
         if let Some(session) = &creation.session {
-            self.sessions.add_run(session, creation.at);
+            self.sessions.add_run(session, &creation);
             if creation.turn != Turn::No {
                 self.sessions.add_turn(session, run);
             }
@@ -293,6 +293,7 @@ impl Inner {
         }
         if ends {
             self.leave_queues(run, &Path::root());
+            self.notify_awaiting(run);
             self.finish(run);
         }
     }

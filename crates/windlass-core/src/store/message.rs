@@ -8,7 +8,9 @@ use serde_json::Value;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::Recorded;
+use crate::run::secrets::Places;
 use crate::time::Timestamp;
+use crate::tool::{Output, ToolError};
 
 /// A message to a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,6 +48,9 @@ pub enum Message {
         generation: u32,
         /// The answer.
         resolution: Resolution,
+        /// Where the value of the answer contains secrets, according to the tool's schema.
+        #[serde(default, skip_serializing_if = "Places::is_empty")]
+        secrets: Places,
     },
     /// A named value for an operation that receives signals.
     Signal {
@@ -61,6 +66,17 @@ pub enum Message {
         /// Its result.
         #[serde(with = "crate::run::record::recorded_form")]
         result: Recorded,
+    },
+    /// Another run waits for the end of this one. It stays in the mailbox; when this run finishes, the store answers it
+    /// with [`Over`](Message::Over), in the same commit.
+    Await {
+        /// The run that waits.
+        by: RunId,
+    },
+    /// A run that this one waits for has finished; its outcome is in the store. Sent by the store itself.
+    Over {
+        /// The run that finished.
+        run: RunId,
     },
     /// A person approved or denied a call.
     Decide {
@@ -127,6 +143,9 @@ pub enum Resolution {
         code: String,
         /// The message for people and models.
         message: String,
+        /// What else the answering system reports.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<Box<Value>>,
     },
     /// The answering system ran out of time.
     Timeout,
@@ -135,6 +154,24 @@ pub enum Resolution {
         /// Why.
         reason: String,
     },
+}
+
+/// Distinguishes the answer "it timed out" from an answer that did not arrive in time.
+pub(crate) const OUTSIDE_TIMED_OUT: &str = "the other side answered that it timed out";
+
+impl Resolution {
+    /// The result of an operation that gets this answer, with its error bounded.
+    pub fn into_result(self) -> Recorded {
+        let mut error = match self {
+            Self::Ok { value } => return Ok(Arc::new(Output::value(value))),
+            Self::Err { code, message, data: None } => ToolError::rejected(code, message),
+            Self::Err { code, message, data: Some(data) } => ToolError::rejected(code, message).with_data(*data),
+            Self::Timeout => ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() },
+            Self::Cancelled { reason } => ToolError::Cancelled { reason },
+        };
+        error.bound();
+        Err(Arc::new(error))
+    }
 }
 
 /// How a person settles a doubt.

@@ -11,7 +11,7 @@ mod damage;
 mod keys;
 mod lists;
 mod memory;
-mod message;
+pub(crate) mod message;
 mod retention;
 mod sessions;
 
@@ -310,6 +310,10 @@ pub struct Creation {
     /// The session it belongs to. A run that is created from outside is refused with [`StoreError::SessionClosed`] if
     /// the session is closed.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given: the id of a message, a turn or a frame.
+    pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session, and what happens if the session has a turn already.
     pub turn: Turn,
     /// The run that spawned it, and the path of the operation that did.
@@ -359,6 +363,10 @@ pub struct Claimed {
     pub turn: bool,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it.
+    pub cause: Option<Arc<str>>,
     /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
     /// Why secrets of the journal could not be decrypted. The records then contain them encrypted, and no body may see
@@ -414,7 +422,9 @@ pub struct Entry {
 /// - a claim raises the epoch, so that every later write of an earlier owner is refused;
 /// - an unfinished run is never removed, however old it is;
 /// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has a message beyond the
-///   position that its owner examined, whether the message or the suspension was written first.
+///   position that its owner examined, whether the message or the suspension was written first;
+/// - no awaited end is lost: the commit that finishes a run puts a [`Message::Over`] into the mailbox of every run that
+///   has sent it a [`Message::Await`].
 ///
 /// A record tells which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should
 /// encrypt them, as the SQLite store does, and decrypt them when they are read. A store in memory can ignore this.

@@ -32,6 +32,8 @@ pub struct SessionInfo {
     pub closed: Option<Closing>,
     /// The position of its latest message; zero without messages.
     pub messages: u64,
+    /// Whether it was opened or written to. If not, it is no more than the name that its runs share.
+    pub opened: bool,
 }
 
 impl SessionInfo {

@@ -2,6 +2,7 @@
 //! random and determined by one seed. A model of the guarantees checks the result.
 
 mod clients;
+mod clock;
 mod link;
 mod model;
 mod plant;
@@ -28,8 +29,10 @@ use crate::store::{Access, Filter, Store};
 use crate::time::{Clock, Timestamp};
 use crate::tool::{Artifact, ToolError};
 use clients::{Clients, WantedRun};
+use clock::WorkerClock;
 use link::{LinkedStore, WorkerLink};
 use model::Model;
+use plant::{Plant, planted};
 use rng::Rng;
 
 /// How many random steps happen before failures stop.
@@ -139,6 +142,7 @@ struct Worker {
     link: Arc<WorkerLink>,
     runtime: Runtime,
     frozen: bool,
+    clock: Arc<WorkerClock>,
     /// Whether it has recovered the runs of earlier workers. Before that, it does not know which keys are held.
     recovered: Arc<AtomicBool>,
 }
@@ -196,7 +200,8 @@ impl<'d> World<'d> {
         }
         let store = self.store.get_or_insert_with(|| self.disk.open()).clone();
         let linked = LinkedStore { store, link: link.clone(), notifies: self.notifies };
-        let mut config = Config::new(Arc::new(linked), Arc::new(sim.clone()), Arc::new(sim.clone()));
+        let clock = Arc::new(WorkerClock::new(sim.clone()));
+        let mut config = Config::new(Arc::new(linked), clock.clone(), Arc::new(sim.clone()));
         config.seed = Some(seed);
         if !self.is_alone() {
             config.lease = Some(LEASE);
@@ -211,19 +216,19 @@ impl<'d> World<'d> {
         }
         let runtime = Runtime::new(config);
         #[cfg(test)]
-        if plant::planted(plant::Plant::ForgetRequests) {
+        if planted(Plant::ForgetRequests) {
             runtime.kernel().roster.ignore_claims();
         }
         let recovered = Arc::new(AtomicBool::new(false));
-        let (recovering, clock, done) = (runtime.clone(), sim.clone(), recovered.clone());
+        let (recovering, timer, done) = (runtime.clone(), sim.clone(), recovered.clone());
         sim.spawn(Box::pin(async move {
             while recovering.recover().await.is_err() {
-                clock.sleep(Duration::from_secs(1)).await;
+                timer.sleep(Duration::from_secs(1)).await;
             }
             done.store(true, Ordering::Release);
         }));
         self.model.log_line(format!("{} starts", link.name));
-        self.workers[slot] = Some(Worker { sim, link, runtime, frozen: false, recovered });
+        self.workers[slot] = Some(Worker { sim, link, runtime, frozen: false, clock, recovered });
     }
 
     /// Injects failures and lets clients act.
@@ -235,7 +240,8 @@ impl<'d> World<'d> {
                 4..=8 => self.unfreeze_one(),
                 9 => self.jump_clock(),
                 10 => self.disconnect_one(),
-                11..=30 => self.act(),
+                11 => self.stall_one(),
+                12..=30 => self.act(),
                 _ => self.work(),
             }
             self.replace_dead_workers();
@@ -266,6 +272,32 @@ impl<'d> World<'d> {
         let slot = self.pick_slot();
         if let Some(worker) = self.workers[slot].as_mut().filter(|worker| worker.frozen) {
             self.model.log_line(format!("{} unfreezes", worker.link.name));
+            worker.frozen = false;
+            worker.sim.fire_due_timers();
+        }
+    }
+
+    /// Stops a worker for longer than its lease, while the others go on: they take over its runs. Then it goes on where it
+    /// was, without knowing that.
+    fn stall_one(&mut self) {
+        let slot = self.pick_slot();
+        let nanos = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
+        let stalled = nanos + self.rng.below(20 * nanos);
+        let Some(worker) = self.workers[slot].as_mut().filter(|worker| worker.is_awake()) else { return };
+        self.model.log_line(format!("{} stands still for {} ms", worker.link.name, stalled / 1_000_000));
+        worker.frozen = true;
+        let until = self.clock.ticks() + stalled;
+        while self.clock.ticks() < until {
+            let awake = self.workers.iter().flatten().filter(|worker| worker.is_awake());
+            if awake.filter(|worker| worker.sim.step()).count() == 0 {
+                self.advance();
+            }
+        }
+        if let Some(worker) = self.workers[slot].as_mut() {
+            self.model.log_line(format!("{} goes on", worker.link.name));
+            if planted(Plant::StandingClock) {
+                worker.clock.lag(stalled);
+            }
             worker.frozen = false;
             worker.sim.fire_due_timers();
         }

@@ -96,6 +96,7 @@ pub struct CrashMatrix {
     settings: Vec<Box<Settings>>,
     crashes: usize,
     seed: u64,
+    stop_on_failure: bool,
 }
 
 /// The result of a crash matrix.
@@ -133,6 +134,7 @@ impl CrashMatrix {
             settings: Vec::new(),
             crashes: 1,
             seed: 1,
+            stop_on_failure: false,
         }
     }
 
@@ -140,6 +142,13 @@ impl CrashMatrix {
     #[must_use]
     pub fn call<T>(mut self, call: ToolCall<T>) -> Self {
         self.calls.push(call.untyped());
+        self
+    }
+
+    /// Makes the calls as a batch that stops on the first failure.
+    #[must_use]
+    pub fn stop_on_failure(mut self) -> Self {
+        self.stop_on_failure = true;
         self
     }
 
@@ -276,7 +285,8 @@ impl CrashMatrix {
         let runtime = self.runtime(life, store, ledger);
         let result = Arc::new(Mutex::new(None));
         let main = {
-            let (runtime, calls, slot) = (runtime.clone(), self.calls.clone(), result.clone());
+            let (runtime, slot) = (runtime.clone(), result.clone());
+            let calls = (self.calls.clone(), self.stop_on_failure);
             let root = block_on(outside::root(&runtime));
             async move {
                 let outcome = perform(&runtime, root, calls).await;
@@ -351,7 +361,7 @@ impl CrashMatrix {
 }
 
 /// What the process does in each life: continue the run it finds, or start it.
-async fn perform(runtime: &Runtime, root: Option<RunId>, calls: Vec<ToolCall>) -> Value {
+async fn perform(runtime: &Runtime, root: Option<RunId>, (calls, stops): (Vec<ToolCall>, bool)) -> Value {
     let outcomes = match root {
         Some(run) => {
             if let Err(error) = runtime.recover().await {
@@ -362,7 +372,7 @@ async fn perform(runtime: &Runtime, root: Option<RunId>, calls: Vec<ToolCall>) -
         // One call is a run of its own, several are a batch.
         None => match <[ToolCall; 1]>::try_from(calls) {
             Ok([call]) => runtime.call(call).await.map(|outcome| vec![outcome]),
-            Err(calls) => runtime.batch(calls, false).await,
+            Err(calls) => runtime.batch(calls, stops).await,
         },
     };
     match outcomes {

@@ -34,6 +34,6 @@ impl crate::call::Origin {
         let watchers = Arc::new(Watchers::new(Arc::new(Sim::new(1))));
         let (reach, home) = (Arc::new(Reach { signer, watchers }), Weak::new());
         let (lasts, effect) = (std::time::Duration::ZERO, Effect::Once);
-        Self { run, generation, session: None, reach, home, lasts, effect }
+        Self { run, generation, session: None, attribution: None, reach, home, lasts, effect }
     }
 }

@@ -204,7 +204,7 @@ impl Sim {
     }
 
     /// Wakes every timer whose time has come.
-    pub(crate) fn fire_due_timers(&self) {
+    pub fn fire_due_timers(&self) {
         let now = self.ticks();
         let mut timers = self.0.timers.lock();
         let later = timers.split_off(&(now + 1, 0));

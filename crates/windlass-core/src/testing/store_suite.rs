@@ -78,6 +78,7 @@ behaviours! {
         a_worker_that_never_renewed_has_no_lease,
         a_released_run_is_not_leased,
         runs_whose_lease_is_over_are_due,
+        e18_every_write_of_a_superseded_worker_is_refused,
         e18_due_runs_are_claimed_as_they_are_found,
         e18_a_claim_of_due_runs_tells_their_earlier_state,
     }
@@ -133,6 +134,7 @@ behaviours! {
         a_message_is_accepted_once_per_dedupe_key,
         e18_mail_of_many_runs_is_read_at_once,
         a_mailbox_tells_whether_it_had_a_message,
+        runs_that_await_a_run_are_told_in_the_commit_that_finishes_it,
         a_refused_message_refuses_its_whole_commit,
         resubmitting_an_owners_commit_sends_no_message_twice,
     }
@@ -153,7 +155,8 @@ behaviours! {
         lists_show_sessions_and_children,
         lists_can_start_with_the_newest_run,
         lists_show_the_runs_of_a_tool,
-        lists_match_every_field_of_a_filter,
+        b13_lists_match_every_field_of_a_filter,
+        b13_l28_runs_are_found_by_principal_cause_and_key,
         runs_are_counted,
     }
     artifacts {
@@ -163,6 +166,7 @@ behaviours! {
         l16_content_without_references_is_deleted_when_its_time_is_over,
         l16_content_that_a_run_refers_to_is_kept,
         l16_an_id_alone_gives_no_access,
+        l28_a_principal_reads_only_artifacts_of_its_own,
         l16_a_family_without_a_session_shares_artifacts,
         l16_a_reference_to_a_missing_artifact_refuses_its_commit,
         l16_a_run_may_be_started_with_artifacts_of_another_run,

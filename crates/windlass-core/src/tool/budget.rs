@@ -72,15 +72,28 @@ fn take_room(value: &Value, room: &mut usize) -> bool {
 /// that tells how to read on from the end of the head. The notice itself is never cut, so the result is longer than a
 /// budget that is smaller than the notice.
 pub fn fit<'t>(text: &'t str, budget: usize, how: impl Fn(&Cut<'_>) -> String) -> Cow<'t, str> {
+    match cut_with_notice(text, budget, how) {
+        Some((cut, notice)) => Cow::Owned(format!("{}{notice}{}", cut.head, cut.tail)),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// Like [`fit`], in parts; `None` if the text fits.
+pub(crate) fn cut_with_notice(
+    text: &str,
+    budget: usize,
+    how: impl Fn(&Cut<'_>) -> String,
+) -> Option<(Cut<'_>, String)> {
     if text.len() <= budget {
-        return Cow::Borrowed(text);
+        return None;
     }
     // The notice with the largest numbers is the longest one.
     let total_bytes = text.len();
     let widest = Cut { head: text, tail: "", omitted_bytes: total_bytes, omitted_lines: total_bytes, total_bytes };
     let room = budget.saturating_sub(notice(&widest, &how).len());
-    let Some(cut) = cut(text, room) else { return Cow::Borrowed(text) };
-    Cow::Owned(format!("{}{}{}", cut.head, notice(&cut, &how), cut.tail))
+    let cut = cut(text, room)?;
+    let notice = notice(&cut, &how);
+    Some((cut, notice))
 }
 
 fn notice(cut: &Cut<'_>, how: impl Fn(&Cut<'_>) -> String) -> String {

@@ -1,10 +1,11 @@
 //! The schemas of a tool, which are expensive to compile and therefore compiled once.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, Validator};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::effort::{CheckCost, SchemaRefusal};
@@ -18,7 +19,10 @@ use crate::run::secrets::Places;
 /// How many violations an error lists. A model corrects its arguments from the first few.
 const MAX_VIOLATIONS: usize = 20;
 
-static COMPILED: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Counted by thread, so that tests which run at the same time do not count the schemas of each other.
+    static COMPILED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// A schema that cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -90,7 +94,7 @@ impl CompiledSchema {
         if !json.is_object() && !json.is_boolean() {
             return Err(bad("a JSON Schema is an object or a boolean".to_owned(), String::new()));
         }
-        COMPILED.fetch_add(1, Ordering::Relaxed);
+        COMPILED.set(COMPILED.get() + 1);
         let cost = CheckCost::of(&json).map_err(|much| bad(refusal_message(much), String::new()))?;
         let options = jsonschema::draft202012::options().should_validate_formats(false);
         let options = match cost.backtracks {
@@ -214,6 +218,17 @@ impl Contract {
         }
     }
 
+    /// Like [`secret_places`](Self::secret_places), for an output value.
+    pub(crate) fn output_secrets(&self, value: &Value) -> Places {
+        match &self.output {
+            Some(schema) if schema.secrets => match schema.fits(value) {
+                Some(true) => Secrets { root: &schema.json }.find(value, &[&schema.json]),
+                _ => Places::whole(value),
+            },
+            _ => Places::default(),
+        }
+    }
+
     /// Validates arguments.
     ///
     /// # Errors
@@ -242,9 +257,9 @@ impl Contract {
         }
     }
 
-    /// The number of schemas that this process has compiled, for tests that prove a call compiles none.
+    /// The number of schemas that this thread has compiled, for tests that prove a call compiles none.
     pub fn compiled() -> u64 {
-        COMPILED.load(Ordering::Relaxed)
+        COMPILED.get()
     }
 }
 
@@ -256,6 +271,8 @@ pub(crate) type Resolve = dyn Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send
 pub(crate) struct LazyContract {
     source: SchemaSource,
     compiled: OnceLock<Contract>,
+    /// Held while lazy schemas are loaded and compiled, so that calls which need them first at the same time do it once.
+    compiling: Mutex<()>,
 }
 
 /// Where the schemas of a tool come from.
@@ -266,11 +283,11 @@ enum SchemaSource {
 
 impl LazyContract {
     pub(crate) fn eager(schemas: Schemas) -> Self {
-        Self { source: SchemaSource::Eager(schemas), compiled: OnceLock::new() }
+        Self { source: SchemaSource::Eager(schemas), compiled: OnceLock::new(), compiling: Mutex::new(()) }
     }
 
     pub(crate) fn lazy(resolve: Box<Resolve>) -> Self {
-        Self { source: SchemaSource::Lazy(resolve), compiled: OnceLock::new() }
+        Self { source: SchemaSource::Lazy(resolve), compiled: OnceLock::new(), compiling: Mutex::new(()) }
     }
 
     /// Compiles schemas that were given. Schemas that are loaded lazily are left for their first use.
@@ -288,16 +305,30 @@ impl LazyContract {
         self.compiled.get()
     }
 
+    /// The schemas as JSON, unless they have to be loaded.
+    pub(crate) fn schemas_if_loaded(&self) -> Option<Schemas> {
+        match (self.compiled.get(), &self.source) {
+            (Some(contract), _) => {
+                Some(Schemas { input: contract.input().clone(), output: contract.output().cloned() })
+            }
+            (None, SchemaSource::Eager(schemas)) => Some(schemas.clone()),
+            (None, SchemaSource::Lazy(_)) => None,
+        }
+    }
+
     /// The schemas as JSON, loaded if necessary.
     pub(crate) fn schemas(&self, spec: &ToolSpec) -> Result<Schemas, ToolError> {
-        match (self.compiled.get(), &self.source) {
-            (Some(contract), _) => Ok(Schemas { input: contract.input().clone(), output: contract.output().cloned() }),
-            (None, SchemaSource::Eager(schemas)) => Ok(schemas.clone()),
+        match (self.schemas_if_loaded(), &self.source) {
             (None, SchemaSource::Lazy(resolve)) => resolve(spec),
+            (loaded, _) => Ok(loaded.unwrap_or_else(Schemas::any)),
         }
     }
 
     pub(crate) fn get(&self, spec: &ToolSpec) -> Result<&Contract, ToolError> {
+        if let Some(contract) = self.compiled.get() {
+            return Ok(contract);
+        }
+        let _compiling = self.compiling.lock();
         if let Some(contract) = self.compiled.get() {
             return Ok(contract);
         }

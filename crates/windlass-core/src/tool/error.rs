@@ -1,12 +1,14 @@
 //! How a call fails: one enum, split by what the caller does next. Only [`view`](super::view) decides what clients and
 //! models see of it.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::artifacts::ArtifactError;
 
@@ -41,6 +43,10 @@ pub enum ToolError {
         /// A short name for programs to act on, if the tool gave one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
+        /// What else the tool reports, for models and programs. A value larger than an error may be is recorded as a
+        /// shortened text.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        data: Option<Box<Value>>,
     },
     /// A failure whose details the model must not read.
     Internal(Internal),
@@ -126,12 +132,48 @@ impl Internal {
 impl ToolError {
     /// A failure the model may read.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::No, code: None }
+        Self::Failed { message: message.into(), retry: Retryable::No, code: None, data: None }
     }
 
     /// A failure the model may read, with a short name that programs can act on.
     pub fn rejected(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::No, code: Some(code.into()) }
+        Self::failed(message).with_code(code)
+    }
+
+    /// Gives a failure a short name that programs can act on. Only the kind `failed` has one; other errors are
+    /// unchanged.
+    #[must_use]
+    pub fn with_code(mut self, name: impl Into<String>) -> Self {
+        if let Self::Failed { code, .. } = &mut self {
+            *code = Some(name.into());
+        }
+        self
+    }
+
+    /// Attaches a JSON value to a failure, for models and programs: journal, API and model have it. Only the kind
+    /// `failed` carries one; other errors are unchanged. A value whose text is longer than 4 KiB is recorded as its
+    /// text without the middle.
+    ///
+    /// ```
+    /// # use windlass_core::tool::ToolError;
+    /// # use serde_json::json;
+    /// let error = ToolError::rejected("sold_out", "no seat is left").with_data(json!({"next_free": "2026-03-01"}));
+    /// assert_eq!(error.data().unwrap()["next_free"], "2026-03-01");
+    /// ```
+    #[must_use]
+    pub fn with_data(mut self, value: impl Into<Value>) -> Self {
+        if let Self::Failed { data, .. } = &mut self {
+            *data = Some(Box::new(value.into()));
+        }
+        self
+    }
+
+    /// The JSON value that the failure carries, if any.
+    pub fn data(&self) -> Option<&Value> {
+        match self {
+            Self::Failed { data, .. } => data.as_deref(),
+            _ => None,
+        }
     }
 
     /// The short name of the failure, if it has one.
@@ -144,12 +186,12 @@ impl ToolError {
 
     /// A failure the model may read, for an attempt that had no effect and may be repeated.
     pub fn retryable(message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::Yes, code: None }
+        Self::Failed { message: message.into(), retry: Retryable::Yes, code: None, data: None }
     }
 
     /// Like [`retryable`](Self::retryable), but the next attempt waits at least `delay`.
     pub fn retry_after(message: impl Into<String>, delay: Duration) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::After(delay), code: None }
+        Self::Failed { message: message.into(), retry: Retryable::After(delay), code: None, data: None }
     }
 
     /// A failure whose source is only logged: models and clients see a correlation id.
@@ -160,6 +202,12 @@ impl ToolError {
     /// A refusal of the call.
     pub fn denied(reason: impl Into<String>) -> Self {
         Self::Denied { reason: reason.into() }
+    }
+
+    /// For a body that needs a connection to a provider and has done nothing without it: the call waits until a person
+    /// has connected the provider, and is then attempted again.
+    pub fn connection_required(provider: impl Into<String>) -> Self {
+        Self::ConnectionRequired { provider: provider.into() }
     }
 
     /// For an attempt that cannot tell whether it took effect: it sent a request and got no complete response.
@@ -175,6 +223,23 @@ impl ToolError {
     /// Invalid arguments with one violation, at this JSON pointer.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidArguments { violations: vec![Violation { pointer: pointer.into(), message: message.into() }] }
+    }
+
+    /// Shortens what a tool reports to the size that an error may have.
+    pub(crate) fn bound(&mut self) {
+        let (message, data) = match self {
+            Self::Failed { message, data, .. } => (message, data.as_deref_mut()),
+            Self::Unavailable { message } => (message, None),
+            _ => return,
+        };
+        if let Cow::Owned(cut) = super::view::bounded(message.as_str().into()) {
+            *message = cut;
+        }
+        if let Some(data) = data
+            && let Cow::Owned(cut) = super::view::bounded_data(data)
+        {
+            *data = cut;
+        }
     }
 
     /// The error as the journal returns it. A body must not see more of an error the first time than when it replays.

@@ -8,6 +8,7 @@ pub mod contract;
 mod effort;
 mod error;
 pub(crate) mod layers;
+mod listing;
 mod model_name;
 pub mod narrate;
 mod near;
@@ -15,6 +16,7 @@ mod output;
 mod patterns;
 pub(crate) mod projection;
 mod secrets;
+mod source;
 pub mod spec;
 mod toolbox;
 pub mod view;
@@ -36,15 +38,17 @@ pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub use layers::{Layers, NoLayer};
+pub use listing::{Catalog, Listing, Listings};
 pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{LaterReply, from_output, to_output};
-pub use projection::IntoContent;
 use projection::Projector;
+pub use projection::{IntoContent, READ_OUTPUT, READ_OUTPUT_ID, parse_output_uri};
 pub(crate) use secrets::HIDDEN;
+pub use source::{Source, SourceFailure};
 pub use spec::{Concurrency, Effect, ToolSpec};
-pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
+pub use toolbox::{RegisterError, Snapshot, Toolbox};
 
 use crate::admit::Gate;
 use crate::call::{Call, Preparation};
@@ -262,6 +266,16 @@ impl Tool {
         self.contract.get(&self.spec)
     }
 
+    /// The compiled schemas, if they were given with the tool or are loaded already.
+    pub fn contract_if_loaded(&self) -> Option<&Contract> {
+        self.contract.if_compiled()
+    }
+
+    /// The schemas as JSON, if they were given with the tool or are loaded already.
+    pub fn schemas_if_loaded(&self) -> Option<Schemas> {
+        self.contract.schemas_if_loaded()
+    }
+
     /// The schemas as JSON, for displaying the tool. Nothing is compiled, and lazily loaded schemas are not kept.
     ///
     /// # Errors
@@ -271,10 +285,18 @@ impl Tool {
         self.contract.schemas(&self.spec)
     }
 
-    /// A line for people about a call of this tool, in the language closest to the locale; `None` if the tool has no
-    /// such line or its schemas could not be loaded.
+    /// A line for people about a call of this tool, in the language closest to the locale: by the tool's template, or
+    /// made of its title. `None` if the template needs a schema that could not be loaded.
     pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &Value) -> Option<String> {
-        self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
+        let about = &self.spec.about;
+        let contract = self.contract().ok();
+        if !about.narration.is_empty()
+            && let Some(line) = about.narration.line(locale, phase, args, contract?)
+        {
+            return Some(line);
+        }
+        let title = about.title.clone().unwrap_or_else(|| narrate::title_of(&self.spec.name));
+        Some(narrate::default_line(&title, locale, phase, (args, contract)))
     }
 
     /// Whether the body is made of durable operations.

@@ -1,5 +1,6 @@
 //! What a tool returns.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde_json::Value;
 
 use super::artifact::Artifact;
 use crate::call::Command;
+use crate::run::secrets::Places;
 use crate::store::ArtifactId;
 use crate::tool::{ToolError, ToolResult};
 use crate::value::size;
@@ -28,6 +30,9 @@ pub struct Output {
     /// The stored artifacts that the output refers to. Set when it is recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refs: Vec<ArtifactId>,
+    /// Where the value contains secrets, according to the tool's schema. Set when it is recorded.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub(crate) secrets: Places,
     /// Set if the outcome comes later, by reply key. Never recorded: the journal records that the call waits.
     #[serde(skip)]
     pub(crate) later: Option<LaterReply>,
@@ -113,6 +118,16 @@ impl Output {
 }
 
 impl Output {
+    /// The output as it is shown outside of the program: without the values that the tool's schema marks as secret.
+    pub fn without_secrets(&self) -> Cow<'_, Self> {
+        if self.secrets.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut clean = self.clone();
+        std::mem::take(&mut clean.secrets).hide(&mut clean.value);
+        Cow::Owned(clean)
+    }
+
     /// Refuses a value that is nested too deeply to be read back.
     pub(crate) fn check_depth(&self, tool: &str) -> Result<(), ToolError> {
         size::check_depth(&self.value, format_args!("the output of `{tool}`")).map_err(ToolError::failed)
@@ -165,12 +180,25 @@ impl Content {
         Self::Text { text: text.into() }
     }
 
+    /// The text of a text block.
+    pub fn as_text(&self) -> Option<&str> {
+        if let Self::Text { text } = self { Some(text) } else { None }
+    }
+
     /// The number of bytes it takes in a record.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Text { text } => text.len(),
             Self::Image(artifact) | Self::Audio(artifact) | Self::File(artifact) => artifact.inline_bytes(),
         }
+    }
+}
+
+/// A value as text: a string as it is, anything else as JSON.
+pub(crate) fn text_of(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
     }
 }
 

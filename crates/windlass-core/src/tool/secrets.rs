@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::Output;
 use crate::limits::VALUE_DEPTH;
 use crate::run::secrets::Places;
 
@@ -24,17 +25,6 @@ pub(crate) struct Secrets<'s> {
 }
 
 impl<'s> Secrets<'s> {
-    /// The value with its secrets replaced; `None` if it has none.
-    pub(crate) fn redact(&self, value: &Value, schemas: &[&'s Value]) -> Option<Value> {
-        let places = self.find(value, schemas);
-        if places.is_empty() {
-            return None;
-        }
-        let mut clean = value.clone();
-        places.hide(&mut clean);
-        Some(clean)
-    }
-
     /// The locations of the secrets in a value.
     pub(crate) fn find(&self, value: &Value, schemas: &[&'s Value]) -> Places {
         let mut found = Vec::new();
@@ -132,6 +122,16 @@ impl super::Tool {
         self.contract.if_compiled().map_or_else(|| Places::whole(args), |contract| contract.secret_places(args))
     }
 
+    /// Marks the secrets in the value of an output of this tool. If its schemas cannot be loaded, all of it counts as
+    /// one.
+    pub(crate) fn mark_secrets(&self, output: &mut Output) {
+        let value = &output.value;
+        let places = self.contract().map_or_else(|_| Places::whole(value), |contract| contract.output_secrets(value));
+        if !places.is_empty() {
+            output.secrets = places;
+        }
+    }
+
     /// Whether its arguments may contain secrets.
     pub(crate) fn takes_secrets(&self) -> bool {
         self.contract().map_or(true, super::Contract::takes_secrets)
@@ -187,7 +187,8 @@ mod tests {
     use super::*;
 
     fn check(schema: Value, value: Value, expected: Value) {
-        let clean = Secrets { root: &schema }.redact(&value, &[&schema]).unwrap_or(value);
+        let mut clean = value;
+        Secrets { root: &schema }.find(&clean, &[&schema]).hide(&mut clean);
         assert_eq!(clean, expected, "{schema}");
     }
 

@@ -52,9 +52,10 @@ pub enum Concurrency {
     Keyed(KeyExpression),
 }
 
-/// An expression that computes from its arguments the key a call queues under: a literal (`'printer'`), an argument
-/// (`args.account`), or several of them joined with `+` (`'account-' + args.account`). With the feature `cel`, also any
-/// CEL expression on `args` that returns a string or a number (`args.a == 1 ? 'x' : args.b`).
+/// An expression that computes the key a call queues under: a literal (`'printer'`), an argument (`args.account`), the
+/// principal or the cause of the run (`caller`, `cause`), or several of them joined with `+`
+/// (`'account-' + args.account`). With the feature `cel`, also any CEL expression on these that returns a string or a
+/// number (`args.a == 1 ? 'x' : args.b`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyExpression {
     source: Arc<str>,
@@ -79,13 +80,33 @@ fn not_in_names(c: char) -> bool {
 enum KeyPiece {
     Literal(String),
     Argument(Vec<String>),
+    Caller,
+    Cause,
+}
+
+impl KeyPiece {
+    fn argument(word: &str) -> Result<Self, &'static str> {
+        let mut steps = word.split('.').map(str::to_owned);
+        if steps.next().as_deref() != Some("args") {
+            return Err("it starts with neither a quote nor `args.`");
+        }
+        let steps: Vec<String> = steps.collect();
+        if steps.is_empty() || steps.iter().any(String::is_empty) {
+            return Err("the argument has no name");
+        }
+        match steps.iter().any(|step| step.contains(not_in_names)) {
+            true => Err("an argument's name has only letters, digits, `_` and `-`"),
+            false => Ok(Self::Argument(steps)),
+        }
+    }
 }
 
 /// A key expression that does not parse.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), several \
-     joined with +, or, if the feature `cel` is enabled, a CEL expression on args that returns a string"
+    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), `caller`, \
+     `cause`, several joined with +, or, if the feature `cel` is enabled, a CEL expression on args, caller and cause \
+     that returns a string"
 )]
 pub struct BadKeyExpression {
     source_text: String,
@@ -126,18 +147,12 @@ impl KeyExpression {
             } else {
                 let end = rest.find('+').unwrap_or(rest.len());
                 let (word, after) = rest.split_at(end);
-                let mut steps = word.trim().split('.').map(str::to_owned);
-                if steps.next().as_deref() != Some("args") {
-                    return Err(bad("it starts with neither a quote nor `args.`"));
-                }
-                let steps: Vec<String> = steps.collect();
-                if steps.is_empty() || steps.iter().any(String::is_empty) {
-                    return Err(bad("the argument has no name"));
-                }
-                if steps.iter().any(|step| step.contains(not_in_names)) {
-                    return Err(bad("an argument's name has only letters, digits, `_` and `-`"));
-                }
-                (KeyPiece::Argument(steps), after)
+                let piece = match word.trim() {
+                    "caller" => KeyPiece::Caller,
+                    "cause" => KeyPiece::Cause,
+                    argument => KeyPiece::argument(argument).map_err(bad)?,
+                };
+                (piece, after)
             };
             pieces.push(piece);
             rest = after.trim_start();
@@ -153,13 +168,13 @@ impl KeyExpression {
         &self.source
     }
 
-    /// The key for these arguments. A missing argument counts as `null`. If the expression fails or returns something
+    /// The key of a call. A missing argument, caller or cause counts as `null`. If the expression fails or returns something
     /// that cannot be a key, its source text is the key: all such calls then queue behind each other, which is safe.
-    pub fn evaluate(&self, args: &Value) -> String {
+    pub fn evaluate(&self, facts: &Facts<'_>) -> String {
         let pieces = match &self.form {
             KeyForm::Pieces(pieces) => pieces,
             KeyForm::Expression(expression) => {
-                return expression.text(&Facts::of_args(args)).unwrap_or_else(|_| self.source.to_string());
+                return expression.text(facts).unwrap_or_else(|_| self.source.to_string());
             }
             KeyForm::Bad(_) => return self.source.to_string(),
         };
@@ -167,8 +182,10 @@ impl KeyExpression {
         for piece in pieces {
             match piece {
                 KeyPiece::Literal(text) => key.push_str(text),
+                KeyPiece::Caller => key.push_str(facts.caller.unwrap_or("null")),
+                KeyPiece::Cause => key.push_str(facts.cause.unwrap_or("null")),
                 KeyPiece::Argument(steps) => {
-                    match steps.iter().try_fold(args, |value, step| value.get(step)).unwrap_or(&Value::Null) {
+                    match steps.iter().try_fold(facts.args, |value, step| value.get(step)).unwrap_or(&Value::Null) {
                         Value::String(text) => key.push_str(text),
                         other => key.push_str(&other.to_string()),
                     }
@@ -184,7 +201,7 @@ impl From<&str> for KeyExpression {
     fn from(source: &str) -> Self {
         let form = Self::pieces(source).map(KeyForm::Pieces).unwrap_or_else(|bad| {
             let expression = Expression::from(source);
-            if cfg!(feature = "cel") && expression.sees_only_args() {
+            if cfg!(feature = "cel") && expression.can_be_key() {
                 KeyForm::Expression(expression)
             } else {
                 KeyForm::Bad(bad)
@@ -387,37 +404,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_expressions_evaluate() {
+    fn l28_key_expressions_evaluate() {
         let args = json!({"account": "a1", "nested": {"n": 7}});
+        let facts = Facts { caller: Some("ada"), ..Facts::of_args(&args) };
         for (source, key) in [
             ("'printer'", "printer"),
             ("args.account", "a1"),
             ("args.nested.n", "7"),
             ("'acc-' + args.account + '+'", "acc-a1+"),
             ("args.missing", "null"),
+            ("caller", "ada"),
+            ("'of ' + caller + '/' + args.account", "of ada/a1"),
+            ("caller + cause", "adanull"),
         ] {
-            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&args), key, "{source}");
+            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&facts), key, "{source}");
         }
     }
 
     #[cfg(feature = "cel")]
     #[test]
-    fn other_key_expressions_are_cel() {
+    fn l28_other_key_expressions_are_cel() {
         let args = json!({"a": 2, "b": "bee", "list": [1]});
+        let facts = Facts { cause: Some("turn 7"), ..Facts::of_args(&args) };
         for (source, key) in [
             ("args.a == 1 ? 'x' : args.b", "bee"),
             ("string(args.a) + '/' + args.b", "2/bee"),
             ("args.list[0]", "1"),
+            ("caller == null ? cause : caller", "turn 7"),
             ("has(args.c) ? args.c : 'none'", "none"),
             // The result cannot be a key: all such calls share one.
             ("args.missing + ''", "null"),
             ("args.list.map(x, x)", "args.list.map(x, x)"),
             ("(args.missing)", "(args.missing)"),
         ] {
-            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&args), key, "{source}");
+            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&facts), key, "{source}");
         }
         let error = KeyExpression::parse("session.id").unwrap_err().to_string();
-        assert!(error.contains("neither"), "a key depends only on arguments: {error}");
+        assert!(error.contains("neither"), "a key depends on nothing that changes: {error}");
     }
 
     #[test]

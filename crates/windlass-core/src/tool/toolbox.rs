@@ -1,18 +1,24 @@
 //! Sets of tools, and layers on top of them.
 
+mod snapshot;
+
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde_json::Value;
 use smallvec::SmallVec;
+use snapshot::collect;
+
+pub use snapshot::Snapshot;
 
 use super::contract::BadSchema;
 use super::layers::{Layer, LayerRegistry, LayerStack, LayerTools, Layers, NoLayer};
-use super::spec::{Approval, BadKeyExpression, Concurrency, Deferral, Effect, ToolSpec};
+use super::listing::Catalog;
+use super::projection::{READ_OUTPUT, READ_OUTPUT_ID};
+use super::source::{MountedSource, Source, SourceFailure};
+use super::spec::{Approval, BadKeyExpression, Concurrency, Effect, ToolSpec};
 use super::{Tool, ToolError};
 use crate::id::ToolId;
-use crate::limits::STUB_ABOVE;
 use crate::policy::BadPolicy;
 
 /// Longest tool name; the limit of model APIs.
@@ -85,6 +91,10 @@ pub(super) struct ToolTable {
     by_id: FxHashMap<ToolId, Arc<Tool>>,
     /// If set, only these names of the layers below are visible.
     only: Option<FxHashSet<Arc<str>>>,
+    /// Finds tools that no table lists.
+    source: Option<Arc<MountedSource>>,
+    /// Whether it has the standard tool that reads on in a cut output.
+    has_reader: bool,
 }
 
 /// What a layer has under a name.
@@ -109,8 +119,35 @@ impl ToolTable {
         for id in ids(&tool) {
             self.by_id.insert(id.clone(), tool.clone());
         }
+        self.has_reader |= is_reader(&tool);
         self.by_name.insert(name, ToolSlot::Present(tool));
         Ok(old)
+    }
+
+    /// The tools that a source lists. If it cannot list them, it is mounted without.
+    fn of_source(name: &str, source: Arc<dyn Source>, old: Option<&Self>) -> Result<Self, RegisterError> {
+        let (tools, unlisted) = match source.list() {
+            Ok(tools) => (tools, None),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        let mut table = Self::of(tools)?;
+        let before = old.and_then(|old| old.source.as_deref());
+        table.source = Some(Arc::new(MountedSource::new(name, source, unlisted, before)));
+        Ok(table)
+    }
+
+    fn of(tools: impl IntoIterator<Item = Tool>) -> Result<Self, RegisterError> {
+        let mut table = Self::default();
+        for tool in tools {
+            tool.check()?;
+            table.insert(Arc::new(tool))?;
+        }
+        Ok(table)
+    }
+
+    /// The source of this table, if it could not list its tools.
+    fn failed_source(&self) -> Option<&Arc<MountedSource>> {
+        self.source.as_ref().filter(|mounted| mounted.unlisted.is_some())
     }
 
     fn inherit_gates(&self, old: &Self) {
@@ -121,8 +158,14 @@ impl ToolTable {
         }
     }
 
+    /// Whether it hides this name of the layers below.
+    fn hides(&self, name: &str) -> bool {
+        self.only.as_ref().is_some_and(|only| !only.contains(name))
+    }
+
     fn remove(&mut self, name: &str) -> Option<Arc<Tool>> {
         let Some(ToolSlot::Present(tool)) = self.by_name.remove(name) else { return None };
+        self.has_reader &= !is_reader(&tool);
         for id in ids(&tool) {
             self.by_id.remove(id);
         }
@@ -130,7 +173,11 @@ impl ToolTable {
     }
 }
 
-fn ids(tool: &Tool) -> impl Iterator<Item = &ToolId> {
+fn is_reader(tool: &Tool) -> bool {
+    *tool.spec().name == *READ_OUTPUT && tool.spec().id.as_str() == READ_OUTPUT_ID
+}
+
+pub(super) fn ids(tool: &Tool) -> impl Iterator<Item = &ToolId> {
     std::iter::once(&tool.spec().id).chain(&tool.spec().aliases)
 }
 
@@ -268,11 +315,24 @@ impl Toolbox {
     ///
     /// If one of the tools is refused; the toolbox is then unchanged.
     pub fn mount(&self, source: &str, tools: impl IntoIterator<Item = Tool>) -> Result<(), RegisterError> {
-        let mut table = ToolTable::default();
-        for tool in tools {
-            tool.check()?;
-            table.insert(Arc::new(tool))?;
-        }
+        self.mount_table(source, ToolTable::of(tools)?);
+        Ok(())
+    }
+
+    /// Mounts a source that can fail, and that can find tools which it does not list. If it cannot list its tools now, it
+    /// is mounted without them, and [`catalog`](Toolbox::catalog) asks it again. Mounting a source again replaces all of
+    /// its tools, as [`mount`](Toolbox::mount) does.
+    ///
+    /// # Errors
+    ///
+    /// If one of the tools that it lists is refused; the toolbox is then unchanged.
+    pub fn mount_source(&self, name: &str, source: impl Source) -> Result<(), RegisterError> {
+        let old = self.tools_here().read().sources.iter().find(|(own, _)| &**own == name).map(|(_, old)| old.clone());
+        self.mount_table(name, ToolTable::of_source(name, Arc::new(source), old.as_deref())?);
+        Ok(())
+    }
+
+    fn mount_table(&self, source: &str, table: ToolTable) {
         let table = Arc::new(table);
         let sources = &mut self.tools_here().write().sources;
         match sources.iter_mut().find(|(name, _)| &**name == source) {
@@ -282,7 +342,6 @@ impl Toolbox {
             }
             None => sources.push((source.into(), table)),
         }
-        Ok(())
     }
 
     /// Removes all tools of a source and returns whether it was mounted. Calls that already resolved one of them finish
@@ -297,13 +356,48 @@ impl Toolbox {
     /// The tools as they are now; later changes are not visible in it.
     pub fn snapshot(&self) -> Snapshot {
         let mut tables = SmallVec::new();
+        self.for_each_layer(|tools| collect(&tools.read(), &mut tables));
+        Snapshot::new(tables)
+    }
+
+    /// Visits the tools of each layer, the top one first.
+    fn for_each_layer(&self, mut visit: impl FnMut(&RwLock<LayerTools>)) {
         let mut stack = self.top.as_deref();
         while let Some(here) = stack {
-            collect(&here.layer.tools.read(), &mut tables);
+            visit(&here.layer.tools);
             stack = here.below.as_deref();
         }
-        collect(&self.root.tools.read(), &mut tables);
-        Snapshot(tables)
+        visit(&self.root.tools);
+    }
+
+    /// Every visible tool, and the sources that could not list theirs. Sources that failed are asked again; no schemas
+    /// are loaded.
+    pub fn catalog(&self) -> Catalog {
+        let mut failed = Vec::new();
+        self.for_each_layer(|tools| {
+            // Sources are asked without a lock: they may be slow, or use this toolbox.
+            let before = tools.read().sources.clone();
+            for (name, old) in &before {
+                let Some(mounted) = old.failed_source() else { continue };
+                let new = match ToolTable::of_source(name, mounted.source.clone(), Some(old)) {
+                    Ok(new) => new,
+                    Err(refused) => {
+                        let problem = ToolError::unavailable(refused.to_string());
+                        failed.push(SourceFailure { source_name: name.clone(), problem });
+                        continue;
+                    }
+                };
+                if let Some(problem) = new.source.as_ref().and_then(|mounted| mounted.unlisted.clone()) {
+                    failed.push(SourceFailure { source_name: name.clone(), problem });
+                    continue;
+                }
+                let mut tools = tools.write();
+                if let Some((_, current)) = tools.sources.iter_mut().find(|(_, current)| Arc::ptr_eq(current, old)) {
+                    *current = Arc::new(new);
+                }
+            }
+        });
+        Catalog { tools: self.tools(), failed }
     }
 
     /// The tool that a call by this name would use.
@@ -321,7 +415,14 @@ impl Toolbox {
         if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
     }
 
-    /// Every visible tool, sorted by name.
+    /// Whether a call that was recorded with these layers could have been followed by one of the standard tool that
+    /// reads on in a cut output.
+    pub(crate) fn has_reader(&self, layers: &Layers) -> bool {
+        let scope = if layers.is_empty() { Ok(self.clone()) } else { self.scope(layers) };
+        scope.is_ok_and(|scope| scope.snapshot().has_reader())
+    }
+
+    /// Every visible tool that is listed, sorted by name. [`catalog`](Toolbox::catalog) also says which sources failed.
     pub fn tools(&self) -> Vec<Arc<Tool>> {
         self.snapshot().tools()
     }
@@ -331,93 +432,6 @@ impl Toolbox {
         let mut tools = self.tools();
         tools.retain(|tool| tool.spec().about.tags.iter().any(|own| own == tag));
         tools
-    }
-
-    /// What a model is shown: every visible tool, sorted by name. In a large toolbox, tools that allow it are stubs.
-    ///
-    /// # Errors
-    ///
-    /// If the schemas of a tool could not be loaded.
-    pub fn listing(&self) -> Result<Vec<Listing>, ToolError> {
-        let tools = self.tools();
-        let large = tools.len() > STUB_ABOVE;
-        tools.iter().map(|tool| Listing::of(tool, large)).collect()
-    }
-}
-
-/// A tool as it is shown to a model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Listing {
-    /// The name to call.
-    pub name: Arc<str>,
-    /// The title for people.
-    pub title: Option<String>,
-    /// The description for the model.
-    pub description: String,
-    /// The schema of its arguments; `None` for a stub.
-    pub input: Option<Value>,
-    /// The schema of its output; `None` for a stub or if any value is allowed.
-    pub output: Option<Value>,
-}
-
-impl Listing {
-    fn of(tool: &Tool, large: bool) -> Result<Self, ToolError> {
-        let spec = tool.spec();
-        let stub = match spec.about.deferral {
-            Deferral::Never => false,
-            Deferral::Always => true,
-            Deferral::Auto => large,
-        };
-        let contract = if stub { None } else { Some(tool.contract()?) };
-        Ok(Self {
-            name: spec.name.clone(),
-            title: spec.about.title.clone(),
-            description: spec.about.description.clone(),
-            input: contract.map(|contract| contract.input().clone()),
-            output: contract.and_then(|contract| contract.output().cloned()),
-        })
-    }
-}
-
-/// The visible tools of a toolbox at one moment. A batch resolves all its calls in one snapshot.
-#[derive(Clone)]
-pub struct Snapshot(Tables);
-
-type Tables = SmallVec<[Arc<ToolTable>; 2]>;
-
-/// Adds the tables of one layer: its own tools, those of its sources, and what it hides of the layers below.
-fn collect(tools: &LayerTools, tables: &mut Tables) {
-    tables.push(tools.own.clone());
-    tables.extend(tools.sources.iter().map(|(_, table)| table.clone()));
-    tables.extend(tools.only.clone());
-}
-
-impl Snapshot {
-    /// The tool that a call by this name uses.
-    pub fn by_name(&self, name: &str) -> Option<&Arc<Tool>> {
-        for table in &self.0 {
-            match table.by_name.get(name) {
-                Some(ToolSlot::Present(tool)) => return Some(tool),
-                Some(ToolSlot::Hidden) => return None,
-                None if table.only.as_ref().is_some_and(|only| !only.contains(name)) => return None,
-                None => {}
-            }
-        }
-        None
-    }
-
-    /// The tool with this id or alias. A tool that is shadowed or hidden by name cannot be found by id either.
-    pub fn by_id(&self, id: &str) -> Option<&Arc<Tool>> {
-        let tool = self.0.iter().find_map(|table| table.by_id.get(id))?;
-        self.by_name(&tool.spec().name).filter(|visible| Arc::ptr_eq(visible, tool))
-    }
-
-    /// Every visible tool, sorted by name.
-    pub fn tools(&self) -> Vec<Arc<Tool>> {
-        let mut names: Vec<&Arc<str>> = self.0.iter().flat_map(|table| table.by_name.keys()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.into_iter().filter_map(|name| self.by_name(name).cloned()).collect()
     }
 }
 
@@ -465,5 +479,7 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     spec.policy().check().map_err(|problem| RegisterError::Policy { name: name.to_string(), problem })
 }
 
+#[cfg(test)]
+mod source_tests;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::budget;
 use super::error::{Retryable, ToolError, Violation};
-use super::output::{Content, Output};
+use super::output::{Content, Output, text_of};
 use super::projection::{ModelView, OutputUri};
 use crate::limits::ERROR_BYTES;
 
@@ -21,6 +21,12 @@ pub struct ErrorView<'a> {
     /// Each violation of the schema.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub violations: &'a [Violation],
+    /// The short name that the tool gave the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'a str>,
+    /// The value that the tool attached to the failure, bounded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Cow<'a, Value>>,
     /// Whether the same call may succeed if it is repeated.
     pub retryable: bool,
 }
@@ -46,6 +52,8 @@ impl<'a> ErrorView<'a> {
             kind: error.kind(),
             message: bounded(message),
             violations: if let ToolError::InvalidArguments { violations } = error { violations } else { &[] },
+            code: error.code(),
+            data: error.data().map(bounded_data),
             retryable: matches!(error, ToolError::Failed { retry: Retryable::Yes | Retryable::After(_), .. }),
         }
     }
@@ -58,6 +66,12 @@ pub struct Failure {
     pub kind: String,
     /// One bounded sentence.
     pub message: String,
+    /// The short name that the tool gave the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The value that the tool attached to the failure, bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Box<Value>>,
     /// Whether the same call may succeed if it is repeated.
     pub retryable: bool,
 }
@@ -66,7 +80,13 @@ impl Failure {
     /// The view of `error`.
     pub fn of(error: &ToolError) -> Self {
         let view = ErrorView::of(error);
-        Self { kind: view.kind.to_owned(), message: view.message.into_owned(), retryable: view.retryable }
+        Self {
+            kind: view.kind.to_owned(),
+            message: view.message.into_owned(),
+            code: view.code.map(str::to_owned),
+            data: view.data.map(|data| Box::new(data.into_owned())),
+            retryable: view.retryable,
+        }
     }
 }
 
@@ -142,6 +162,17 @@ pub(crate) fn bounded(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
+/// Like [`bounded`], for the value of an error: one that is too large becomes its text without the middle.
+pub(crate) fn bounded_data(data: &Value) -> Cow<'_, Value> {
+    if budget::surely_fits(data, ERROR_BYTES) {
+        return Cow::Borrowed(data);
+    }
+    match bounded(text_of(data)) {
+        Cow::Owned(cut) if cut.len() < text_of(data).len() => Cow::Owned(Value::String(cut)),
+        _ => Cow::Borrowed(data),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +201,25 @@ mod tests {
         assert!(recorded.contains("c-1") && !recorded.contains("hunter2"), "{recorded}");
         let ToolError::Internal(internal) = error else { panic!("an io error is internal") };
         assert_eq!(internal.chain(), ["password=hunter2"], "the log contains the whole chain");
+    }
+
+    #[test]
+    fn e29_the_value_of_an_error_is_shown_with_its_code_and_bounded() {
+        let error = ToolError::rejected("sold_out", "no seat is left").with_data(json!({"next_free": [1, 2]}));
+        let seen = for_model(Err(&error), false);
+        let expected = json!({"error": {"kind": "failed", "message": "no seat is left", "code": "sold_out",
+                                        "data": {"next_free": [1, 2]}, "retryable": false}});
+        assert_eq!(seen, expected);
+        let large = ToolError::failed("x").with_data(json!({"list": "ü".repeat(ERROR_BYTES), "end": [1]}));
+        let Some(Cow::Owned(Value::String(cut))) = ErrorView::of(&large).data else { panic!("it is not cut") };
+        assert!(cut.len() <= ERROR_BYTES && cut.starts_with("{\"end\":[1]") && cut.ends_with("ü\"}"), "{cut}");
+        assert!(cut.contains("bytes omitted here"), "{cut}");
+        let again = ToolError::failed("x").with_data(cut.clone());
+        assert_eq!(ErrorView::of(&again).data.unwrap().as_str(), Some(cut.as_str()), "what was cut is not cut again");
+        let other = ToolError::denied("no").with_code("c").with_data(json!(1));
+        assert_eq!((other.code(), other.data()), (None, None), "other kinds carry nothing");
+        let source = ToolError::internal("password").with_data(json!("password"));
+        assert!(!for_model(Err(&source), false).to_string().contains("password"));
     }
 
     #[test]

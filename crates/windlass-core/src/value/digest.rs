@@ -32,18 +32,51 @@ impl Digest {
     }
 }
 
-/// Encodes typed values into a digest.
-pub(crate) struct Encoder(blake3::Hasher);
+/// Encodes typed values into a digest. Most parts are a few bytes, so they are collected before they are hashed.
+pub(crate) struct Encoder {
+    hasher: blake3::Hasher,
+    buffer: [u8; BUFFER_BYTES],
+    used: usize,
+}
+
+/// A multiple of the block of the hash, and enough for the arguments of most calls.
+const BUFFER_BYTES: usize = 256;
+
+impl Default for Encoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&[VERSION]);
-        Self(hasher)
+        let mut buffer = [0; BUFFER_BYTES];
+        buffer[0] = VERSION;
+        Self { hasher: blake3::Hasher::new(), buffer, used: 1 }
     }
 
-    pub(crate) fn finish(self) -> Digest {
-        Digest(*self.0.finalize().as_bytes())
+    pub(crate) fn finish(mut self) -> Digest {
+        self.flush();
+        Digest(*self.hasher.finalize().as_bytes())
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if bytes.len() > BUFFER_BYTES - self.used {
+            self.flush();
+        }
+        match self.buffer.get_mut(self.used..self.used + bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.used += bytes.len();
+            }
+            // Longer than the buffer, which is empty now.
+            None => drop(self.hasher.update(bytes)),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.hasher.update(&self.buffer[..self.used]);
+        self.used = 0;
     }
 
     pub(crate) fn text(&mut self, text: &str) {
@@ -77,13 +110,13 @@ impl Encoder {
     fn number(&mut self, number: &serde_json::Number) {
         if let Some(n) = number.as_u64() {
             self.byte(b'u');
-            self.0.update(&n.to_be_bytes());
+            self.write(&n.to_be_bytes());
         } else if let Some(n) = number.as_i64() {
             self.byte(b'i');
-            self.0.update(&n.to_be_bytes());
+            self.write(&n.to_be_bytes());
         } else if let Some(n) = number.as_f64() {
             self.byte(b'd');
-            self.0.update(&n.to_bits().to_be_bytes());
+            self.write(&n.to_bits().to_be_bytes());
         } else {
             self.tagged(b'N', number.to_string().as_bytes());
         }
@@ -91,16 +124,16 @@ impl Encoder {
 
     fn tagged(&mut self, tag: u8, bytes: &[u8]) {
         self.length(tag, bytes.len());
-        self.0.update(bytes);
+        self.write(bytes);
     }
 
     fn length(&mut self, tag: u8, length: usize) {
         self.byte(tag);
-        self.0.update(&(length as u64).to_be_bytes());
+        self.write(&(length as u64).to_be_bytes());
     }
 
     fn byte(&mut self, byte: u8) {
-        self.0.update(&[byte]);
+        self.write(&[byte]);
     }
 }
 

@@ -9,8 +9,10 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use windlass::run::{RunInfo, check_attribution};
+use windlass::store::StoreError;
 use windlass::tool::Layers;
-use windlass::{RunId, Windlass};
+use windlass::{Error, RunId, Windlass};
 
 pub use tokens::TokensError;
 pub(crate) use tokens::{CreateOutcome, Tokens};
@@ -44,6 +46,8 @@ pub(crate) struct Bearer {
     pub(crate) scopes: Vec<Scope>,
     /// The layer through which the bearer sees and calls tools, if its token is bound to one.
     pub(crate) layer: Option<Arc<str>>,
+    /// For whom the bearer acts.
+    pub(crate) principal: Arc<str>,
 }
 
 impl Access {
@@ -71,15 +75,40 @@ impl Access {
         }
     }
 
-    fn identity(&self) -> Identity {
-        match self {
+    fn identity(&self, headers: &HeaderMap) -> ApiResult<Identity> {
+        let principal = self.principal(headers)?;
+        Ok(match self {
             Self::Token(bearer) => Identity {
                 name: bearer.name.clone(),
+                principal,
+                sees_all: self.may(Scope::Admin),
                 may_approve: bearer.scopes.contains(&Scope::Approve),
                 layer: bearer.layer.clone(),
                 without_read: (!bearer.scopes.contains(&Scope::Read)).then(|| bearer.id.clone()),
             },
-            _ => Identity { name: LOCAL.clone(), may_approve: true, layer: None, without_read: None },
+            _ => Identity {
+                name: LOCAL.clone(),
+                principal,
+                sees_all: true,
+                may_approve: true,
+                layer: None,
+                without_read: None,
+            },
+        })
+    }
+
+    /// The principal that a request acts for: the one of its token, or the one that it names.
+    fn principal(&self, headers: &HeaderMap) -> ApiResult<Option<Arc<str>>> {
+        let own = if let Self::Token(bearer) = self { Some(bearer.principal.clone()) } else { None };
+        let Some(named) = headers.get(PRINCIPAL_HEADER) else { return Ok(own) };
+        let named = std::str::from_utf8(named.as_bytes()).map_err(|_| {
+            Refusal::invalid("the header `Windlass-Principal` is not UTF-8; send the principal's name as UTF-8")
+        })?;
+        check_attribution("principal", named)?;
+        match own {
+            Some(own) if *own == *named => Ok(Some(own)),
+            _ if self.may(Scope::Impersonate) => Ok(Some(named.into())),
+            _ => Err(missing_scope(self, Scope::Impersonate)),
         }
     }
 }
@@ -95,6 +124,10 @@ impl crate::app::App {
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) name: Arc<str>,
+    /// For whom the request acts. Only a request without a token may name none.
+    pub(crate) principal: Option<Arc<str>>,
+    /// Whether the sender sees the runs of all principals.
+    sees_all: bool,
     /// Whether the sender may approve calls and answer inputs.
     pub(crate) may_approve: bool,
     /// The layer that the token is bound to.
@@ -104,6 +137,38 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// The only principal whose runs the sender sees; `None` if it sees all runs.
+    pub(crate) fn restriction(&self) -> Option<&Arc<str>> {
+        self.principal.as_ref().filter(|_| !self.sees_all)
+    }
+
+    /// Whether the sender sees this run.
+    pub(crate) fn sees(&self, info: &RunInfo) -> bool {
+        self.restriction().is_none_or(|principal| info.principal.as_ref() == Some(principal))
+    }
+
+    /// The summary of a run that the sender sees. Any other run looks missing.
+    pub(crate) async fn run(&self, app: &Shared, run: RunId) -> ApiResult<RunInfo> {
+        let info = app.windlass.runtime().info(run).await?.filter(|info| self.sees(info));
+        Ok(info.ok_or(StoreError::NoSuchRun(run))?)
+    }
+
+    /// A refused request, without the run of another principal that it may name.
+    pub(crate) async fn refusal(&self, app: &Shared, error: Error) -> Refusal {
+        match error {
+            Error::KeyReused { run, .. } if self.run(app, run).await.is_err() => {
+                let detail = "the Idempotency-Key belongs to another request; use another key";
+                Refusal::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "key_reused",
+                    "Idempotency key of another request",
+                    detail,
+                )
+            }
+            error => error.into(),
+        }
+    }
+
     /// The permission to read a run of an own call, for a token that needs one.
     pub(crate) fn run_access(&self, app: &Shared, run: RunId) -> Option<String> {
         self.without_read.as_ref().map(|token| app.tokens.run_access(token, run))
@@ -156,9 +221,12 @@ impl Identity {
         })
     }
 
-    /// Refuses a run that was not called through exactly the layer that the token is bound to. A layer above or below
+    /// Refuses a run that the sender does not see, or that was not called through exactly the layer that the token is bound to. A layer above or below
     /// it could give access to other tools.
     pub(crate) async fn may_act_on(&self, app: &Shared, run: RunId) -> ApiResult<()> {
+        if self.restriction().is_some() {
+            self.run(app, run).await?;
+        }
         let Some(own) = &self.layer else { return Ok(()) };
         if app.windlass.runtime().layers_of(run).await?.names() == [own.clone()] {
             return Ok(());
@@ -203,20 +271,27 @@ macro_rules! scopes {
 
 scopes!(Read, Call, Approve, Admin);
 
+/// The header that names another principal than the token's own.
+pub(crate) const PRINCIPAL_HEADER: &str = "windlass-principal";
+
 impl<S: RequiredScope> FromRequestParts<Shared> for Authorized<S> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Refusal> {
         let access = parts.extensions.get::<Access>().unwrap_or(&Access::Anonymous);
         if access.may(S::SCOPE) {
-            return Ok(Self { identity: access.identity(), scope: PhantomData });
+            return Ok(Self { identity: access.identity(&parts.headers)?, scope: PhantomData });
         }
         Err(missing_scope(access, S::SCOPE))
     }
 }
 
-/// A sender that may read runs: all of them with the scope `read`, those of its own calls with the scope `call`.
-pub(crate) struct RunReader(Access);
+/// A sender that may read runs: those of its principal with the scope `read`, those of its own calls with the scope
+/// `call`.
+pub(crate) struct RunReader {
+    access: Access,
+    identity: Identity,
+}
 
 impl FromRequestParts<Shared> for RunReader {
     type Rejection = Refusal;
@@ -224,7 +299,8 @@ impl FromRequestParts<Shared> for RunReader {
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Refusal> {
         let access = parts.extensions.get::<Access>().cloned().unwrap_or(Access::Anonymous);
         if access.may(Scope::Read) || access.may(Scope::Call) {
-            return Ok(Self(access));
+            let identity = access.identity(&parts.headers)?;
+            return Ok(Self { access, identity });
         }
         Err(missing_scope(&access, Scope::Read))
     }
@@ -233,9 +309,9 @@ impl FromRequestParts<Shared> for RunReader {
 impl RunReader {
     /// Refuses a run that the sender may not read. `run_access`: the permission that a 202 response gave it. Whether the
     /// run exists is not revealed.
-    pub(crate) fn may_read(&self, app: &Shared, run: RunId, run_access: Option<&str>) -> ApiResult<()> {
-        match &self.0 {
-            access if access.may(Scope::Read) => Ok(()),
+    pub(crate) async fn may_read(&self, app: &Shared, run: RunId, run_access: Option<&str>) -> ApiResult<()> {
+        match &self.access {
+            access if access.may(Scope::Read) => self.identity.run(app, run).await.map(drop),
             Access::Token(bearer) => {
                 if run_access.is_some_and(|given| app.tokens.allows_run(&bearer.id, run, given)) {
                     return Ok(());
@@ -253,9 +329,13 @@ impl RunReader {
 
     /// Whether the sender needs a permission for each run.
     pub(crate) fn needs_access(&self) -> bool {
-        !self.0.may(Scope::Read)
+        !self.access.may(Scope::Read)
     }
 }
+
+/// How an operator gets a token. The second way needs none: the owner of the file may do everything with it.
+const TO_CREATE: &str = "create one with `windlass token create` and a token that has the scope `admin`; without such a \
+                         token, stop the server and create one on its file, then start the server again";
 
 fn missing_scope(access: &Access, scope: Scope) -> Refusal {
     let scope = scope_name(scope);
@@ -265,16 +345,14 @@ fn missing_scope(access: &Access, scope: Scope) -> Refusal {
     };
     match access {
         Access::Token(bearer) => {
-            let detail = format!(
-                "the token `{}` lacks the scope `{scope}`; use a token that has it (`windlass token create` makes one)",
-                bearer.name
-            );
+            let detail =
+                format!("the token `{}` lacks the scope `{scope}`; use a token that has it ({TO_CREATE})", bearer.name);
             forbidden(detail).with("scope", scope)
         }
-        Access::Invalid(why) => unauthorized(format!("{why}; use a token of this server")),
+        Access::Invalid(why) => unauthorized(format!("{why}; use a token of this server ({TO_CREATE})")),
         Access::Anonymous | Access::Local => unauthorized(format!(
             "the request has no token, and needs one with the scope `{scope}`: send `Authorization: Bearer TOKEN` \
-             (`windlass token create` makes one)"
+             ({TO_CREATE})"
         )),
     }
 }
@@ -284,6 +362,7 @@ fn scope_name(scope: Scope) -> &'static str {
         Scope::Read => "read",
         Scope::Call => "call",
         Scope::Approve => "approve",
+        Scope::Impersonate => "impersonate",
         Scope::Admin => "admin",
     }
 }

@@ -75,6 +75,9 @@ struct StoredToken {
     hash: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layer: Option<String>,
+    /// The name, if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    principal: Option<String>,
     /// The `Idempotency-Key` of the request that created it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -182,7 +185,10 @@ impl Tokens {
         scopes.sort_unstable();
         scopes.dedup();
         if scopes.is_empty() {
-            return Err(Refusal::invalid("`scopes` is empty; use one or more of `read`, `call`, `approve`, `admin`"));
+            return Err(Refusal::invalid(
+                "`scopes` is empty; use one or more of `read`, `call`, `approve`, `impersonate`, \
+                                          `admin`",
+            ));
         }
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if let Some(layer) = &request.layer
@@ -195,6 +201,9 @@ impl Tokens {
             let detail =
                 "a token with the scope `admin` has full access and cannot be bound to a layer; leave out one of them";
             return Err(Refusal::invalid(detail));
+        }
+        if let Some(principal) = &request.principal {
+            windlass::run::check_attribution("principal", principal)?;
         }
         if request.expires.is_some_and(|expires| expires.as_micros() <= now().as_micros()) {
             return Err(Refusal::invalid("`expires` is in the past; use a time in the future, or leave it out"));
@@ -225,6 +234,7 @@ impl Tokens {
             created: now(),
             expires: request.expires,
             layer: request.layer,
+            principal: request.principal,
             hash: blake3::hash(secret.as_bytes()).to_hex().to_string(),
             key: key.map(str::to_owned),
         };
@@ -282,13 +292,15 @@ fn load(stored: StoredToken) -> Result<LoadedToken, String> {
         name: stored.name.as_str().into(),
         scopes: stored.scopes.clone(),
         layer: stored.layer.as_deref().map(Into::into),
+        principal: stored.principal.as_deref().unwrap_or(&stored.name).into(),
     };
     Ok(LoadedToken { bearer: Arc::new(bearer), hash, stored })
 }
 
 fn view(stored: &StoredToken) -> TokenView {
-    let StoredToken { id, name, scopes, created, expires, layer, .. } = stored.clone();
-    TokenView { id, name, scopes, created, expires, layer }
+    let StoredToken { id, name, scopes, created, expires, layer, principal, .. } = stored.clone();
+    let principal = principal.unwrap_or_else(|| name.clone());
+    TokenView { id, name, scopes, created, expires, layer, principal }
 }
 
 fn now() -> Time {
@@ -345,7 +357,7 @@ mod tests {
     use super::*;
 
     fn request(name: &str, scopes: &[Scope]) -> TokenRequest {
-        TokenRequest { name: name.to_owned(), scopes: scopes.to_vec(), expires: None, layer: None }
+        TokenRequest { name: name.to_owned(), scopes: scopes.to_vec(), expires: None, layer: None, principal: None }
     }
 
     fn create(tokens: &Tokens, name: &str, scopes: &[Scope]) -> TokenCreated {

@@ -1,5 +1,7 @@
 //! Artifacts: upload, and download of a whole artifact or a range of it.
 
+use std::sync::Arc;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -12,7 +14,7 @@ use windlass::store::{Access, ArtifactError, ArtifactId, ArtifactReader, Stored}
 
 use super::calls::check_session;
 use super::range::{ByteRange, parse_range};
-use crate::access::{Authorized, Call, Read};
+use crate::access::{Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, PathParam, Query, content_length, drain_body, incomplete_body, shortened};
 use crate::guard::{BufferedBytes, QuotaClient, too_many_bytes};
@@ -47,7 +49,7 @@ pub(super) struct StoreQuery {
     responses((status = 201, description = "The stored artifact", body = ArtifactResponse)))]
 pub(super) async fn store(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     _key: IdempotencyKey,
     QuotaClient(client): QuotaClient,
     Query(query): Query<StoreQuery>,
@@ -58,7 +60,8 @@ pub(super) async fn store(
         request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let media_type = query.media_type.or(content_type).unwrap_or_else(|| UNKNOWN_TYPE.to_owned());
     check_media_type(&media_type)?;
-    let mut writer = app.windlass.new_artifact(query.session.as_str(), media_type.as_str());
+    let access = access(&authorized.identity, Some(query.session.as_str().into()));
+    let mut writer = app.windlass.new_artifact_by(access, media_type.as_str());
     let limit = writer.limit();
     if content_length(request.headers()).is_some_and(|length| length > limit) {
         let (parts, body) = request.into_parts();
@@ -97,6 +100,15 @@ pub(super) async fn store(
         format!("/v1/artifacts/{id}?session={}&media_type={}", escaped(&query.session), escaped(&media_type));
     let answer = ArtifactResponse { artifact: id.to_string(), size, media_type, name: query.name };
     Ok(located(StatusCode::CREATED, &location, &answer))
+}
+
+/// On whose behalf a request stores or reads an artifact.
+fn access(sender: &Identity, session: Option<Arc<str>>) -> Access {
+    match (sender.restriction(), session) {
+        (Some(principal), session) => Access::Principal { name: principal.clone(), session },
+        (None, Some(session)) => Access::Session(session),
+        (None, None) => Access::Owner,
+    }
 }
 
 fn check_media_type(text: &str) -> ApiResult<()> {
@@ -146,7 +158,8 @@ fn artifact_refusal(error: ArtifactError) -> Refusal {
 #[into_params(parameter_in = Query)]
 pub(super) struct ReadQuery {
     /// Session that reads the artifact: it must have been stored for this session, or a run of the session must refer
-    /// to it. Without a session every artifact can be read.
+    /// to it. Without a session every artifact can be read. A token without the scope `admin` reads only what was stored
+    /// for its principal, or what a run of its principal refers to.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: Option<String>,
     /// Media type of the response; by default the type under which the artifact was first stored.
@@ -167,7 +180,7 @@ pub(super) struct ReadQuery {
     ))]
 pub(super) async fn read(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam(id): PathParam<String>,
     Query(query): Query<ReadQuery>,
     headers: HeaderMap,
@@ -177,13 +190,8 @@ pub(super) async fn read(
         Refusal::bad_request("bad_artifact_id", detail)
     })?;
     let tag = format!("\"{id}\"");
-    let access = match query.session {
-        Some(session) => {
-            check_session(&session)?;
-            Access::Session(session.into())
-        }
-        None => Access::Owner,
-    };
+    query.session.as_deref().map_or(Ok(()), check_session)?;
+    let access = access(&authorized.identity, query.session.map(Into::into));
     query.media_type.as_deref().map_or(Ok(()), check_media_type)?;
     let artifact = Artifact::stored(UNKNOWN_TYPE, Stored { id, size: 0 });
     let reader = app.windlass.open_artifact(&artifact, access).await?;

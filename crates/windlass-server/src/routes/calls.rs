@@ -16,7 +16,7 @@ use crate::guard::FallbackResponse;
 use crate::refusal::{ApiResult, Refusal};
 use crate::response::{accepted as accepted_response, ok};
 use crate::show;
-use crate::wire::{Accepted, BatchRequest, BatchResponse, CallRequest, CallResponse, RunState};
+use crate::wire::{Accepted, BatchRequest, BatchResponse, CallRequest, CallResponse, RawJson, RunState};
 
 /// Default of `wait_ms`.
 const WAIT_MS: u64 = 30_000;
@@ -47,12 +47,16 @@ pub(super) async fn call(
     Json(request): Json<CallRequest>,
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
-    let start = start(key, request.session)?;
+    let start = start(&authorized.identity, key, request.session, request.cause)?;
+    may_use_session(&app, &authorized.identity, &start).await?;
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     let tool = tool_name(&windlass, &request.tool);
-    let work = Work::Call(in_layer(to_call(tool.clone(), request.args, request.call_id)?, layer));
-    let mut submitted = windlass.runtime().submit(work, start).await?;
+    let work = Work::Call(in_layer(to_call(tool.clone(), request.args, request.call_id, request.metadata)?, layer));
+    let mut submitted = match windlass.runtime().submit(work, start).await {
+        Ok(submitted) => submitted,
+        Err(error) => return Err(authorized.identity.refusal(&app, error).await),
+    };
     let waited = app.within(wait, pin!(submitted.outcomes())).await;
     match waited {
         Some(Ok((run, mut outcomes))) => {
@@ -86,7 +90,8 @@ pub(super) async fn batch(
     Json(request): Json<BatchRequest>,
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
-    let start = start(key, request.session)?;
+    let start = start(&authorized.identity, key, request.session, request.cause)?;
+    may_use_session(&app, &authorized.identity, &start).await?;
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
@@ -95,15 +100,22 @@ pub(super) async fn batch(
     }
     let tools: Vec<Arc<str>> = request.calls.iter().map(|call| tool_name(&windlass, &call.tool)).collect();
     let calls = request.calls.into_iter().zip(&tools);
-    let calls = calls.map(|(call, tool)| Ok(in_layer(to_call(tool.clone(), call.args, call.call_id)?, layer.clone())));
+    let calls = calls.map(|(call, tool)| {
+        Ok(in_layer(to_call(tool.clone(), call.args, call.call_id, call.metadata)?, layer.clone()))
+    });
     let calls = calls.collect::<ApiResult<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
-    let mut submitted = windlass.runtime().submit(work, start).await?;
+    let mut submitted = match windlass.runtime().submit(work, start).await {
+        Ok(submitted) => submitted,
+        Err(error) => return Err(authorized.identity.refusal(&app, error).await),
+    };
     let waited = app.within(wait, pin!(submitted.outcomes())).await;
     match waited {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
-            let response = ok(&BatchResponse { run, outcomes: show::outcomes(outcomes) });
+            let identity = submitted.identity().await?.map(|identity| identity.to_string());
+            let response = BatchResponse { run, identity, settled: Vec::new(), outcomes: show::outcomes(outcomes) };
+            let response = ok(&response);
             Ok(or_later(&app, &authorized.identity, run, response))
         }
         waited => {
@@ -137,14 +149,26 @@ fn tool_name(windlass: &Windlass, name: &str) -> Arc<str> {
     windlass::tool::called(windlass.toolbox(), name).map_or_else(|| name.into(), |tool| tool.spec().name.clone())
 }
 
-fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> ApiResult<ToolCall> {
+fn to_call(
+    tool: Arc<str>,
+    args: serde_json::Value,
+    call_id: Option<String>,
+    metadata: Option<RawJson>,
+) -> ApiResult<ToolCall> {
     if tool.is_empty() || tool.chars().count() > ID_CHARS {
         return Err(Refusal::invalid(format!("`tool` must have 1 to {ID_CHARS} characters")));
     }
     if !args.is_object() {
         return Err(Refusal::invalid("`args` must be a JSON object"));
     }
-    let call = ToolCall::new(tool, args);
+    let mut call = ToolCall::new(tool, args);
+    if let Some(metadata) = metadata {
+        let most = windlass::limits::METADATA_BYTES;
+        if metadata.get().len() > most {
+            return Err(Refusal::invalid(format!("`metadata` is too large; send at most {most} bytes of JSON")));
+        }
+        call = call.metadata(&*metadata);
+    }
     match call_id {
         Some(id) if id.chars().count() > ID_CHARS => {
             Err(Refusal::invalid(format!("`call_id` is too long; use at most {ID_CHARS} characters")))
@@ -161,9 +185,22 @@ fn in_layer(call: ToolCall, layer: Option<Arc<str>>) -> ToolCall {
     }
 }
 
-fn start(key: Option<String>, session: Option<String>) -> ApiResult<Start> {
+fn start(sender: &Identity, key: Option<String>, session: Option<String>, cause: Option<String>) -> ApiResult<Start> {
     let session = session.map(|name| check_session(&name).map(|()| Arc::from(name))).transpose()?;
-    Ok(Start { key: key.map(Arc::from), session, ..Start::default() })
+    let (key, principal, cause) = (key.map(Arc::from), sender.principal.clone(), cause.map(Arc::from));
+    Ok(Start { key, session, principal, cause, ..Start::default() })
+}
+
+/// Refuses a session that belongs to another principal, whose messages and secrets a tool could read.
+async fn may_use_session(app: &Shared, sender: &Identity, start: &Start) -> ApiResult<()> {
+    let (Some(principal), Some(session)) = (sender.restriction(), &start.session) else { return Ok(()) };
+    match app.windlass.session(session.clone()).info().await? {
+        // One that was never opened has nothing that its runs could read.
+        Some(info) if info.opened && info.owner.as_ref().is_some_and(|owner| owner != principal) => {
+            Err(Refusal::not_found(format!("there is no session {session:?}; use a name of your own")))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn check_session(name: &str) -> ApiResult<()> {
@@ -177,8 +214,11 @@ pub(super) fn check_session(name: &str) -> ApiResult<()> {
 async fn unfinished(app: &Shared, sender: &Identity, submitted: &mut Submitted, error: Option<Error>) -> ApiResult {
     let run = match error {
         Some(Error::Held { run, .. }) => run,
-        None | Some(Error::Elsewhere { .. }) => submitted.accepted().await?,
-        Some(error) => return Err(error.into()),
+        None | Some(Error::Elsewhere { .. }) => match submitted.accepted().await {
+            Ok(run) => run,
+            Err(error) => return Err(sender.refusal(app, error).await),
+        },
+        Some(error) => return Err(sender.refusal(app, error).await),
     };
     accepted(app, run, sender.run_access(app, run)).await
 }

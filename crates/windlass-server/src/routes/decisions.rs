@@ -18,7 +18,7 @@ use crate::wire::{AnswerRequest, InboxKind, SettleRequest, SettlementKind};
 /// taking this as an argument.
 pub(super) struct Decider {
     pub(super) app: Shared,
-    identity: Identity,
+    pub(super) identity: Identity,
     key: Option<String>,
 }
 
@@ -108,14 +108,15 @@ impl Decider {
         }
     }
 
-    /// Affects every run that waits for the provider.
+    /// Affects every run that waits for the provider and that the sender sees.
     pub(super) async fn connect(&self, id: &ItemId, refused: Option<&str>) -> ApiResult<()> {
         self.identity.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
         if let Some(ItemCause::Park(awaited)) = item.map(|item| item.cause)
-            && let windlass::inbox::Blocked::Connection { provider } = &awaited.park.on
+            && let windlass::inbox::Blocked::Connection { provider, .. } = &awaited.park.on
         {
-            self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused).await?;
+            let principal = self.identity.restriction();
+            self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused, principal).await?;
             return Ok(());
         }
         let what = if refused.is_some() { "refused" } else { "connected" };
@@ -130,8 +131,8 @@ impl Decider {
 
     /// The run, and the item if it is still in the inbox.
     async fn find(&self, id: &ItemId) -> ApiResult<(RunInfo, Option<Item>)> {
+        let info = self.identity.run(&self.app, id.run).await?;
         self.identity.may_act_on(&self.app, id.run).await?;
-        let info = super::runs::info(&self.app, id.run).await?;
         let item = items(&self.app.windlass, &info).into_iter().find(|item| item.id == *id);
         Ok((info, item))
     }
@@ -174,7 +175,8 @@ pub(super) fn resolution(request: AnswerRequest, by: &str) -> ApiResult<Resoluti
     Ok(match (request.value, request.error, request.cancelled) {
         (Some(value), None, false) => Resolution::Ok { value },
         (None, Some(error), false) => {
-            Resolution::Err { code: error.code.unwrap_or_else(|| "failed".to_owned()), message: error.message }
+            let code = error.code.unwrap_or_else(|| "failed".to_owned());
+            Resolution::Err { code, message: error.message, data: error.data.map(Box::new) }
         }
         (None, None, true) => Resolution::Cancelled { reason: format!("cancelled by {by}") },
         _ => return Err(Refusal::invalid("an answer must have exactly one of `value`, `error` and `cancelled: true`")),
@@ -188,7 +190,7 @@ pub(super) fn check_resolved(resolved: ReplyResult, answer: &Resolution, keyed: 
         ReplyResult::Already(first) if keyed && is_same(&first, answer) => Ok(()),
         ReplyResult::Already(first) => {
             let first = match &first {
-                Ok(output) => serde_json::json!({"value": output.value}),
+                Ok(output) => serde_json::json!({"value": output.without_secrets().value}),
                 Err(error) => serde_json::json!({"error": failure(error)}),
             };
             let detail = "the input was answered before, and the first answer counts; it is in `first_answer`";
@@ -202,14 +204,11 @@ pub(super) fn check_resolved(resolved: ReplyResult, answer: &Resolution, keyed: 
 }
 
 fn is_same(first: &windlass::run::record::Recorded, answer: &Resolution) -> bool {
-    match (first, answer) {
-        (Ok(output), Resolution::Ok { value }) => output.value == *value,
-        (Err(error), Resolution::Err { code, message }) => {
-            let ToolError::Failed { message: first, code: Some(first_code), .. } = &**error else { return false };
-            first == message && first_code == code
-        }
-        (Err(error), Resolution::Cancelled { reason }) => {
-            matches!(&**error, ToolError::Cancelled { reason: first } if first == reason)
+    match (first, answer.clone().into_result()) {
+        (Ok(first), Ok(answer)) => first.value == answer.value,
+        (Err(first), Err(answer)) => {
+            let json = |error: &ToolError| serde_json::to_value(error).ok();
+            json(first) == json(&answer)
         }
         _ => false,
     }

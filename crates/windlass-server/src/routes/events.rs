@@ -12,7 +12,6 @@ use windlass::run::{Activity, Cursor, Watch};
 
 use super::calls::check_session;
 use super::paging::{PAGE_BYTES, json_bytes, page_size};
-use super::runs::info;
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::body::CHUNK_BYTES;
@@ -50,7 +49,7 @@ pub(super) struct FromQuery {
         (EventPage = "application/json"), (String = "text/event-stream")))))]
 pub(super) async fn of_run(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     quota_client: QuotaClient,
     RunParam(run): RunParam,
     Query(query): Query<FromQuery>,
@@ -58,7 +57,7 @@ pub(super) async fn of_run(
 ) -> ApiResult {
     let from = start_position(&query, &headers)?;
     // Reads the run and its journal first, so that an error is a problem and not a broken stream.
-    info(&app, run).await?;
+    authorized.identity.run(&app, run).await?;
     app.windlass.runtime().journal_page(run, from.record, 1).await?;
     let watch = app.windlass.runtime().watch(run, from).await?;
     respond(app, quota_client, watch, &query, &headers).await
@@ -67,14 +66,14 @@ pub(super) async fn of_run(
 /// Watch all runs of a session
 ///
 /// Like the stream of a run, with the events of all runs in the order in which they were stored. It has no end of its
-/// own.
+/// own. A token without the scope `admin` sees the runs of its principal only.
 #[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "events",
     params(("session" = String, Path), FromQuery, ("last-event-id" = Option<String>, Header)),
     responses((status = 200, description = "The events", content(
         (EventPage = "application/json"), (String = "text/event-stream")))))]
 pub(super) async fn of_session(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     quota_client: QuotaClient,
     PathParam(session): PathParam<String>,
     Query(query): Query<FromQuery>,
@@ -82,7 +81,10 @@ pub(super) async fn of_session(
 ) -> ApiResult {
     check_session(&session)?;
     let from = start_position(&query, &headers)?;
-    let watch = app.windlass.watch_session(Arc::<str>::from(session), from);
+    let mut watch = app.windlass.watch_session(Arc::<str>::from(session), from);
+    if let Some(principal) = authorized.identity.restriction() {
+        watch = watch.only_of(principal.clone());
+    }
     respond(app, quota_client, watch, &query, &headers).await
 }
 

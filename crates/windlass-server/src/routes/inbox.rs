@@ -8,8 +8,7 @@ use windlass::run::{Filter, RunInfo};
 
 use super::decisions::{Decider, item_id};
 use super::paging::{cursor, page_size, read_cursor};
-use super::runs::info;
-use crate::access::{Authorized, Read};
+use crate::access::{Authorized, Identity, Read};
 use crate::app::Shared;
 use crate::clients::without_client_calls;
 use crate::extract::{Json, MaybeJson, PathParam, Query, run_id};
@@ -42,6 +41,8 @@ pub(super) struct InboxQuery {
     run: Option<String>,
     /// Only items of runs of this session.
     session: Option<String>,
+    /// Only items of runs that act for this principal.
+    principal: Option<String>,
     /// Include calls of client tools, which wait for a program.
     #[serde(default)]
     client_calls: bool,
@@ -67,10 +68,10 @@ pub(super) async fn list(
     let limit = page_size(query.limit, 500)?;
     let after = query.cursor.as_deref().map(|text| read_cursor('i', text)).transpose()?;
     let run = query.run.as_deref().map(run_id).transpose()?;
-    let InboxQuery { kind, tool, session, client_calls, .. } = query;
-    let filter = InboxFilter { kind, tool, run, session, client_calls };
+    let InboxQuery { kind, tool, session, principal, client_calls, .. } = query;
+    let filter = InboxFilter { kind, tool, run, session, principal, client_calls };
     let mut page = Vec::new();
-    let (runs, next) = find(&app, &filter, after, limit).await?;
+    let (runs, next) = find(&app, &authorized.identity, &filter, after, limit).await?;
     for (info, items) in &runs {
         page.extend(Item::shown(&app.windlass, info, items, authorized.identity.may_approve).await?);
     }
@@ -80,12 +81,14 @@ pub(super) async fn list(
 /// Runs with matching items until there are `enough` items, and the run after which the next page starts.
 async fn find(
     app: &Shared,
+    sender: &Identity,
     filter: &InboxFilter,
     after: Option<RunId>,
     enough: usize,
 ) -> ApiResult<(Vec<(RunInfo, Vec<Item>)>, Option<RunId>)> {
     let matching = |info: &RunInfo| -> Vec<Item> {
-        let run = filter.tool.as_ref().is_none_or(|tool| **tool == *info.tool)
+        let run = filter.principal.as_deref().is_none_or(|principal| info.principal.as_deref() == Some(principal))
+            && filter.tool.as_ref().is_none_or(|tool| **tool == *info.tool)
             && filter.session.as_deref().is_none_or(|session| info.session.as_deref() == Some(session));
         let mut items = if run { items(&app.windlass, info) } else { Vec::new() };
         items.retain(|item| filter.kind.is_none_or(|kind| item.id.kind == kind));
@@ -96,14 +99,16 @@ async fn find(
         (false, items) => without_client_calls(app, info, items).await,
     };
     if let Some(run) = filter.run {
-        let info = info(app, run).await?;
+        let info = sender.run(app, run).await?;
         let items = items_of(&info).await?;
         let all = if items.is_empty() || after.is_some() { Vec::new() } else { vec![(info, items)] };
         return Ok((all, None));
     }
+    let principal = sender.restriction().cloned().or_else(|| filter.principal.as_deref().map(Into::into));
+    let listed = Filter { principal, ..Filter::inbox() };
     let (mut found, mut count, mut scanned, mut after) = (Vec::new(), 0, 0, after);
     loop {
-        let page = app.windlass.list(Filter::inbox(), after, PAGE).await?;
+        let page = app.windlass.list(listed.clone(), after, PAGE).await?;
         let full = page.len() == PAGE;
         for info in page {
             if count >= enough || scanned >= MAX_SCANNED {
@@ -222,7 +227,7 @@ pub(super) async fn bulk(decider: Decider, Json(request): Json<BulkRequest>) -> 
         }
         (None, Some(filter)) => {
             let filter = InboxFilter { kind: Some(kind(request.action)), ..filter.clone() };
-            let (runs, _) = find(&decider.app, &filter, None, MAX_ITEMS).await?;
+            let (runs, _) = find(&decider.app, &decider.identity, &filter, None, MAX_ITEMS).await?;
             runs.iter().flat_map(|(_, items)| items.iter().map(|item| item.id.to_string())).take(MAX_ITEMS).collect()
         }
         _ => {

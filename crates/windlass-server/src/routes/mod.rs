@@ -36,6 +36,7 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::list))
         .routes(routes!(runs::get, run_commands::purge))
         .routes(routes!(runs::outcome))
+        .routes(routes!(runs::output))
         .routes(routes!(events::of_run))
         .routes(routes!(events::of_session))
         .routes(routes!(runs::journal))

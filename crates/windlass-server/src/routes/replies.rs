@@ -31,7 +31,7 @@ pub(super) async fn reply(
 
 /// Report that a provider is connected, or will not be
 ///
-/// Affects every run that waits for the provider.
+/// Affects every run that waits for the provider; for a token without the scope `admin`, those of its principal.
 #[utoipa::path(post, path = "/v1/connections/{provider}", tag = "inbox", params(("provider" = String, Path)),
     request_body = Option<ConnectionRequest>,
     responses(
@@ -45,6 +45,7 @@ pub(super) async fn connection(
     MaybeJson(request): MaybeJson<ConnectionRequest>,
 ) -> ApiResult {
     authorized.identity.may_act_on_all()?;
-    let runs = app.windlass.runtime().connect_under(key.as_deref(), &provider, request.refused.as_deref()).await?;
+    let (refused, principal) = (request.refused.as_deref(), authorized.identity.restriction());
+    let runs = app.windlass.runtime().connect_under(key.as_deref(), &provider, refused, principal).await?;
     Ok(ok(&ConnectionResponse { runs: runs as u64 }))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use windlass::run::explain::Why;
 use windlass::run::record::{Event, Settler};
 use windlass::run::{Cut, ForkChange, RunState};
 use windlass::store::StoreError;
@@ -37,10 +38,10 @@ pub(super) fn reason(given: Option<String>) -> ApiResult<String> {
 
 /// An error that a client supplies.
 pub(super) fn tool_error(error: ErrorRequest) -> ToolError {
-    match error.code {
-        Some(code) => ToolError::rejected(code, error.message),
-        None => ToolError::failed(error.message),
-    }
+    let ErrorRequest { code, message, data } = error;
+    let failed = ToolError::failed(message);
+    let failed = if let Some(code) = code { failed.with_code(code) } else { failed };
+    if let Some(data) = data { failed.with_data(data) } else { failed }
 }
 
 /// Cancel a run
@@ -64,7 +65,8 @@ pub(super) async fn cancel(
 
 /// Resume a held run
 ///
-/// First remove the cause of the hold. A run that is not held stays as it is.
+/// First remove the cause of the hold. For a run that is not held, this is a conflict, and the response says what it waits
+/// for.
 #[utoipa::path(post, path = "/v1/runs/{run}/resume", tag = "runs", params(("run" = String, Path, format = "uuid")),
     responses((status = 202, description = "The run continues", body = Accepted)))]
 pub(super) async fn resume(
@@ -73,11 +75,15 @@ pub(super) async fn resume(
     _key: IdempotencyKey,
     RunParam(run): RunParam,
 ) -> ApiResult {
-    match info(&app, run).await?.state {
+    let explanation = app.windlass.runtime().explain(run).await?;
+    let is_left = explanation.moves.iter().any(|one| matches!(one.why, Why::OwnerGone));
+    match explanation.state {
         RunState::Finished { .. } => return Err(StoreError::Finished(run).into()),
-        RunState::Held { .. } => app.windlass.runtime().resume(run).await?,
-        _ => {}
+        RunState::Held { .. } => {}
+        _ if is_left => {}
+        _ => return Err(Error::Conflict(format!("the run is not held. {}", explanation.sentence)).into()),
     }
+    app.windlass.runtime().resume(run).await?;
     accepted(&app, run, None).await
 }
 
@@ -164,7 +170,10 @@ pub(super) async fn fork(
         }
     };
     authorized.identity.may_act_on(&app, run).await?;
-    let forked = app.windlass.runtime().fork_under(key.as_deref().map(Arc::from), run, at, change).await?;
+    let forked = match app.windlass.runtime().fork_under(key.as_deref().map(Arc::from), run, at, change).await {
+        Ok(forked) => forked,
+        Err(error) => return Err(authorized.identity.refusal(&app, error).await),
+    };
     let body = Forked { run: forked, from: run };
     Ok(located(StatusCode::CREATED, &format!("/v1/runs/{forked}"), &body))
 }
@@ -183,7 +192,7 @@ pub(super) async fn signal(
     MaybeJson(request): MaybeJson<SignalRequest>,
 ) -> ApiResult {
     let run = run_id(&run)?;
-    info(&app, run).await?;
+    authorized.identity.run(&app, run).await?;
     authorized.identity.may_act_on(&app, run).await?;
     app.windlass.runtime().signal(run, &name, request.value, key.as_deref()).await?;
     accepted(&app, run, None).await

@@ -13,14 +13,16 @@ use windlass::{Error, RunId};
 
 use super::calls::accepted;
 use super::paging::{PAGE_BYTES, cursor, json_bytes, page_size, read_cursor};
-use super::prefix::IdPrefix;
-use crate::access::{Admin, Authorized, Read, RunReader};
+use super::prefix::IdRange;
+use crate::access::{Admin, Authorized, Identity, Read, RunReader};
 use crate::app::{Shared, wait_time};
 use crate::extract::{PathParam, Query, RunParam, run_id};
 use crate::refusal::{ApiResult, Refusal};
 use crate::response::ok;
 use crate::show;
-use crate::wire::{Accepted, Comparison, Explanation, JournalPage, OutcomeResponse, Run, RunPage, RunState, Trace};
+use crate::wire::{
+    Accepted, Comparison, Explanation, JournalPage, OutcomeResponse, OutputPage, Run, RunPage, RunState, Time, Trace,
+};
 
 /// Most runs that are read for one page: a filter that matches few of them must not delay other requests.
 const MAX_SCANNED: usize = 2_000;
@@ -76,6 +78,16 @@ pub(super) struct ListQuery {
     tool: Option<String>,
     /// Only runs of this session.
     session: Option<String>,
+    /// Only runs that act for this principal.
+    principal: Option<String>,
+    /// Only runs with this cause.
+    cause: Option<String>,
+    /// Only runs that were created at this time or later.
+    #[param(value_type = Option<String>, format = "date-time")]
+    created_from: Option<Time>,
+    /// Only runs that were created before this time.
+    #[param(value_type = Option<String>, format = "date-time")]
+    created_before: Option<Time>,
     /// Only child runs of this run.
     #[param(format = "uuid")]
     parent: Option<String>,
@@ -97,38 +109,31 @@ pub(super) struct ListQuery {
 
 /// List runs
 ///
-/// A page may have fewer runs than `limit` and not be the last one. The last page has no `next`.
+/// A page may have fewer runs than `limit` and not be the last one. The last page has no `next`. A token without the scope
+/// `admin` sees the runs of its principal only.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "A page of runs", body = RunPage)))]
 pub(super) async fn list(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     Query(query): Query<ListQuery>,
 ) -> ApiResult {
     let limit = page_size(query.limit, 500)?;
     let order = query.order.unwrap_or_default();
     let sign = if order == Order::Newest { 'n' } else { 'o' };
-    let prefix = query.prefix.as_deref().map(IdPrefix::parse).transpose()?;
     let after = query.cursor.as_deref().map(|text| read_cursor(sign, text)).transpose()?;
-    let mut after = after.or_else(|| prefix.and_then(|prefix| prefix.edge(order == Order::Newest)));
-    let key = query.key.clone();
-    let filter = RunFilter::of(&app, query)?;
-    if let Some(key) = key {
-        let run = app.windlass.runtime().keyed(&key).await?;
-        let info = match run.filter(|run| prefix.is_none_or(|prefix| prefix.matches(*run))) {
-            Some(run) => app.windlass.runtime().info(run).await?,
-            None => None,
-        };
-        let runs = info.filter(|info| filter.matches(info)).iter().map(show::run).collect();
-        return Ok(ok(&RunPage { runs, next: None }));
-    }
+    let range = id_range(&query)?;
+    let mut after = after.or_else(|| range.edge(order == Order::Newest));
+    let Some(filter) = RunFilter::of(&app, &authorized.identity, query)? else {
+        return Ok(ok(&RunPage { runs: Vec::new(), next: None }));
+    };
     let (mut runs, mut scanned) = (Vec::new(), 0);
     loop {
         let page = match order {
             Order::Newest => app.windlass.latest(filter.indexed.clone(), after, limit).await?,
             Order::Oldest => app.windlass.list(filter.indexed.clone(), after, limit).await?,
         };
-        let inside = page.iter().take_while(|info| prefix.is_none_or(|prefix| prefix.matches(info.run))).count();
+        let inside = page.iter().take_while(|info| range.matches(info.run)).count();
         let full = inside == limit;
         scanned += page.len();
         for info in &page[..inside] {
@@ -148,31 +153,49 @@ pub(super) async fn list(
     }
 }
 
-/// A filter of runs: the part that an index of the store answers, and all conditions.
+/// The ids that a list may contain: those with the prefix, and those of the time. Ids begin with the time of their
+/// creation in milliseconds.
+fn id_range(query: &ListQuery) -> ApiResult<IdRange> {
+    let prefix = query.prefix.as_deref().map_or(Ok(IdRange::ALL), IdRange::of_prefix)?;
+    Ok(prefix.created(query.created_from.map(Time::as_micros), query.created_before.map(Time::as_micros)))
+}
+
+/// A filter of runs: the part that an index of the store answers, and the other conditions. An unusual combination is
+/// matched here, so that a page ends after [`MAX_SCANNED`] runs.
 struct RunFilter {
     indexed: Filter,
     state: Option<StateFilter>,
     tool: Option<String>,
     session: Option<String>,
-    parent: Option<RunId>,
+    created: (Option<i64>, Option<i64>),
 }
 
 impl RunFilter {
-    fn of(app: &Shared, query: ListQuery) -> ApiResult<Self> {
-        let ListQuery { state, tool, session, parent, .. } = query;
+    /// `None` if the sender sees no such run.
+    fn of(app: &Shared, sender: &Identity, query: ListQuery) -> ApiResult<Option<Self>> {
+        let ListQuery { state, tool, session, principal, cause, key, parent, created_from, created_before, .. } = query;
+        let principal = match (sender.restriction(), principal) {
+            (Some(own), Some(asked)) if **own != *asked => return Ok(None),
+            (Some(own), _) => Some(own.clone()),
+            (None, asked) => asked.map(Into::into),
+        };
         let parent = parent.as_deref().map(run_id).transpose()?;
         // Runs are indexed by the id of their tool.
         let by_name = |name: String| app.windlass.toolbox().get(&name).map_or(name, |tool| tool.spec().id.to_string());
         let tool = tool.map(by_name);
-        let indexed = match (parent, &session, state, &tool) {
-            (Some(parent), ..) => Filter::children(parent),
-            (_, Some(session), ..) => Filter::session(session.as_str()),
-            (_, _, Some(state), _) if store_filter(state) != Filter::finished() => store_filter(state),
-            (_, _, _, Some(tool)) => Filter::tool(tool.as_str()),
-            (_, _, Some(state), _) => store_filter(state),
+        let is_selective = key.is_some() || parent.is_some() || cause.is_some();
+        let base = match (&session, state, &tool) {
+            _ if is_selective => Filter::default(),
+            (Some(session), ..) => Filter::session(session.as_str()),
+            (_, Some(state), _) if store_filter(state) != Filter::finished() => store_filter(state),
+            _ if principal.is_some() => Filter::default(),
+            (_, _, Some(tool)) => Filter::tool(tool.as_str()),
+            (_, Some(state), _) => store_filter(state),
             _ => Filter::default(),
         };
-        Ok(Self { indexed, state, tool, session, parent })
+        let indexed = Filter { principal, cause: cause.map(Into::into), key: key.map(Into::into), parent, ..base };
+        let created = (created_from.map(Time::as_micros), created_before.map(Time::as_micros));
+        Ok(Some(Self { indexed, state, tool, session, created }))
     }
 
     fn matches(&self, info: &RunInfo) -> bool {
@@ -184,10 +207,12 @@ impl RunFilter {
                 show::state(&info.state) == run_state(state) && state.ending().is_none_or(has_ending)
             }
         });
+        let created = info.created.as_micros();
         state
             && self.tool.as_ref().is_none_or(|tool| **tool == *info.tool)
             && self.session.as_deref().is_none_or(|session| info.session.as_deref() == Some(session))
-            && self.parent.is_none_or(|parent| info.parent.as_ref().is_some_and(|operation| operation.0 == parent))
+            && self.created.0.is_none_or(|from| created >= from)
+            && self.created.1.is_none_or(|before| created < before)
     }
 }
 
@@ -247,7 +272,7 @@ pub(super) async fn get(
     RunParam(run): RunParam,
     Query(query): Query<RunQuery>,
 ) -> ApiResult {
-    reader.may_read(&app, run, query.access.as_deref())?;
+    reader.may_read(&app, run, query.access.as_deref()).await?;
     Ok(ok(&full_run(&app, run).await?))
 }
 
@@ -294,7 +319,7 @@ pub(super) async fn outcome(
     RunParam(run): RunParam,
     Query(query): Query<WaitQuery>,
 ) -> ApiResult {
-    reader.may_read(&app, run, query.access.as_deref())?;
+    reader.may_read(&app, run, query.access.as_deref()).await?;
     let wait = wait_time(query.wait_ms, 0)?;
     let state = info(&app, run).await?.state;
     let finished = matches!(state, windlass::run::RunState::Finished { .. });
@@ -303,13 +328,61 @@ pub(super) async fn outcome(
         false => app.within(wait, pin!(app.windlass.runtime().attach(run))).await,
     };
     match attached {
-        Some(Ok(outcomes)) => Ok(ok(&OutcomeResponse { run, outcomes: show::outcomes(outcomes) })),
+        Some(Ok(outcomes)) => {
+            let batch = app.windlass.runtime().recorded_batch(run).await?;
+            let (identity, settled) = batch.map(|batch| (batch.identity, batch.settled)).unwrap_or_default();
+            let identity = identity.map(|identity| identity.to_string());
+            Ok(ok(&OutcomeResponse { run, identity, settled, outcomes: show::outcomes(outcomes) }))
+        }
         Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => {
             let access = query.access.filter(|_| reader.needs_access());
             accepted(&app, run, access).await
         }
         Some(Err(error)) => Err(error.into()),
     }
+}
+
+/// Most bytes of an output in one response.
+const OUTPUT_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OutputQuery {
+    /// Path of the call in the run; `/` by default.
+    path: Option<String>,
+    /// Byte to begin at; 0 by default.
+    #[param(maximum = 9_007_199_254_740_991u64)]
+    offset: Option<u64>,
+    /// Most bytes of text; 1,048,576 by default.
+    #[param(minimum = 1, maximum = 1_048_576)]
+    limit: Option<u64>,
+    /// For a token without the scope `read`: `access` of the response to its own call.
+    access: Option<String>,
+}
+
+/// Read the text of an output, or a part of it
+///
+/// The text is the value (a string as it is, anything else as JSON) and the text blocks, each on a new line. Needs the
+/// scope `read`, or the `access` value of the 202 response to an own call.
+#[utoipa::path(get, path = "/v1/runs/{run}/output", tag = "runs",
+    params(("run" = String, Path, format = "uuid"), OutputQuery),
+    responses((status = 200, description = "A page of the text", body = OutputPage)))]
+pub(super) async fn output(
+    State(app): State<Shared>,
+    reader: RunReader,
+    RunParam(run): RunParam,
+    Query(query): Query<OutputQuery>,
+) -> ApiResult {
+    reader.may_read(&app, run, query.access.as_deref()).await?;
+    let path = query.path.as_deref().unwrap_or("/").parse::<windlass::Path>();
+    let path = path.map_err(|error| Refusal::bad_request("bad_query", format!("query: `path`: {error}")))?;
+    let limit = page_size(Some(query.limit.unwrap_or(OUTPUT_BYTES)), OUTPUT_BYTES)?;
+    let offset = query.offset.unwrap_or(0);
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let page = app.windlass.runtime().read_output(run, &path, from, limit).await?;
+    let (next_offset, total_bytes) = (page.next_offset.map(|next| next as u64), page.total as u64);
+    Ok(ok(&OutputPage { run, path, text: page.text, offset, next_offset, total_bytes }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -330,10 +403,11 @@ pub(super) struct JournalQuery {
     responses((status = 200, description = "A page of records", body = JournalPage)))]
 pub(super) async fn journal(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     RunParam(run): RunParam,
     Query(query): Query<JournalQuery>,
 ) -> ApiResult {
+    authorized.identity.run(&app, run).await?;
     let limit = page_size(query.limit, 1_000)?;
     let from = query.after.map_or(0, |after| after.saturating_add(1));
     if i64::try_from(from).is_err() {
@@ -368,9 +442,10 @@ async fn records(app: &Shared, run: RunId, from: u64, limit: usize) -> ApiResult
     responses((status = 200, description = "The tree", body = Trace)))]
 pub(super) async fn trace(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     RunParam(run): RunParam,
 ) -> ApiResult {
+    authorized.identity.run(&app, run).await?;
     Ok(ok(&show::trace(&app.windlass.runtime().trace(run).await?)))
 }
 
@@ -380,9 +455,10 @@ pub(super) async fn trace(
         body = Explanation)))]
 pub(super) async fn explain(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     RunParam(run): RunParam,
 ) -> ApiResult {
+    authorized.identity.run(&app, run).await?;
     Ok(ok(&show::explanation(&app.windlass.runtime().explain(run).await?)))
 }
 
@@ -405,9 +481,11 @@ pub(super) async fn export(
     responses((status = 200, description = "The differences of the runs", body = Comparison)))]
 pub(super) async fn compare(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam((run, other)): PathParam<(String, String)>,
 ) -> ApiResult<Response> {
     let (run, other) = (run_id(&run)?, run_id(&other)?);
+    authorized.identity.run(&app, run).await?;
+    authorized.identity.run(&app, other).await?;
     Ok(ok(&show::comparison(&app.windlass.runtime().compare(run, other).await?)))
 }

@@ -28,10 +28,10 @@ fn unset(what: &str, name: &str) -> Refusal {
     responses((status = 200, description = "The names of the values", body = DataNames)))]
 pub(super) async fn list(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam(name): PathParam<String>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     existing(&session).await?;
     Ok(ok(&names(session.values().await?)))
 }
@@ -42,10 +42,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The value", body = DataView)))]
 pub(super) async fn get(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam((name, entry)): PathParam<(String, String)>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     existing(&session).await?;
     let value: Option<Value> = session.get(&entry).await?;
     let value = value.ok_or_else(|| unset("value", &entry))?;
@@ -58,11 +58,11 @@ pub(super) async fn get(
     responses((status = 204, description = "The value is set")))]
 pub(super) async fn set(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     PathParam((name, entry)): PathParam<(String, String)>,
     Json(request): Json<DataRequest>,
 ) -> ApiResult {
-    session(&app, &name)?.set(&entry, &request.value).await.map_err(refused)?;
+    session(&app, &authorized.identity, &name).await?.set(&entry, &request.value).await.map_err(refused)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -72,10 +72,10 @@ pub(super) async fn set(
     responses((status = 204, description = "The value is not set any more")))]
 pub(super) async fn delete(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     PathParam((name, entry)): PathParam<(String, String)>,
 ) -> ApiResult {
-    match session(&app, &name)?.delete(&entry).await? {
+    match session(&app, &authorized.identity, &name).await?.delete(&entry).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(unset("value", &entry)),
     }
@@ -88,10 +88,10 @@ pub(super) async fn delete(
     responses((status = 200, description = "The names of the secrets", body = DataNames)))]
 pub(super) async fn list_secrets(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam(name): PathParam<String>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     existing(&session).await?;
     Ok(ok(&names(session.secrets().await?)))
 }
@@ -104,11 +104,11 @@ pub(super) async fn list_secrets(
     responses((status = 204, description = "The secret is set")))]
 pub(super) async fn set_secret(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     PathParam((name, entry)): PathParam<(String, String)>,
     Json(request): Json<SecretRequest>,
 ) -> ApiResult {
-    session(&app, &name)?.set_secret(&entry, &request.value).await.map_err(refused)?;
+    session(&app, &authorized.identity, &name).await?.set_secret(&entry, &request.value).await.map_err(refused)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -118,10 +118,10 @@ pub(super) async fn set_secret(
     responses((status = 204, description = "The secret is not set any more")))]
 pub(super) async fn delete_secret(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     PathParam((name, entry)): PathParam<(String, String)>,
 ) -> ApiResult {
-    match session(&app, &name)?.delete_secret(&entry).await? {
+    match session(&app, &authorized.identity, &name).await?.delete_secret(&entry).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(unset("secret", &entry)),
     }

@@ -12,7 +12,7 @@ use windlass::{Content, Error, Timestamp};
 
 use super::calls::check_session;
 use super::paging::{PAGE_BYTES, json_bytes, page_size};
-use crate::access::{Admin, Authorized, Call, Read};
+use crate::access::{Admin, Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, Json, MaybeJson, PathParam, Query};
 use crate::refusal::{ApiResult, Refusal};
@@ -60,10 +60,20 @@ pub(super) struct MessagesQuery {
     limit: Option<u64>,
 }
 
-/// The session of a request.
-pub(super) fn session(app: &Shared, name: &str) -> ApiResult<Session> {
+/// The session of a request. One that belongs to another principal looks missing to a sender that may not see it.
+pub(super) async fn session(app: &Shared, sender: &Identity, name: &str) -> ApiResult<Session> {
     check_session(name)?;
-    Ok(app.windlass.session(name))
+    let session = app.windlass.session(name);
+    if let Some(principal) = sender.restriction()
+        && session.info().await?.is_some_and(|info| info.owner.as_ref() != Some(principal))
+    {
+        return Err(missing(&session));
+    }
+    Ok(session)
+}
+
+fn missing(session: &Session) -> Refusal {
+    Refusal::not_found(format!("there is no session {:?}", session.name()))
 }
 
 /// The refusal for a write that the session itself refused.
@@ -76,24 +86,32 @@ pub(super) fn refused(error: Error) -> Refusal {
 
 /// The session, which must exist.
 pub(super) async fn existing(session: &Session) -> ApiResult<SessionInfo> {
-    let missing = || Refusal::not_found(format!("there is no session {:?}", session.name()));
-    session.info().await?.ok_or_else(missing)
+    session.info().await?.ok_or_else(|| missing(session))
 }
 
 /// List sessions
 ///
-/// Newest first. A session is listed from its first run on, or from the moment it was opened.
+/// Newest first. A session is listed from its first run on, or from the moment it was opened. A token without the scope
+/// `admin` sees the sessions of its principal only.
 #[utoipa::path(get, path = "/v1/sessions", tag = "sessions", params(SessionsQuery),
     responses((status = 200, description = "A page of sessions", body = SessionPage)))]
 pub(super) async fn list(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     Query(query): Query<SessionsQuery>,
 ) -> ApiResult {
     let limit = page_size(query.limit, 500)?;
     let before = query.cursor.as_deref().map(read_cursor).transpose()?;
     let open = query.state.map(|state| state == OpenFilter::Open);
-    let filter = SessionFilter { open, owner: query.owner.map(Into::into) };
+    let owner = match (authorized.identity.restriction(), query.owner) {
+        // Those of other principals look missing.
+        (Some(own), Some(asked)) if **own != *asked => {
+            return Ok(ok(&SessionPage { sessions: Vec::new(), next: None }));
+        }
+        (Some(own), _) => Some(own.clone()),
+        (None, asked) => asked.map(Into::into),
+    };
+    let filter = SessionFilter { open, owner };
     let sessions = app.windlass.sessions(filter, before, limit).await?;
     let next = sessions.last().filter(|_| sessions.len() == limit).map(|last| cursor(&last.cursor()));
     Ok(ok(&SessionPage { sessions: sessions.iter().map(view).collect(), next }))
@@ -104,10 +122,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The session", body = SessionView)))]
 pub(super) async fn get(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam(name): PathParam<String>,
 ) -> ApiResult {
-    Ok(ok(&view(&existing(&session(&app, &name)?).await?)))
+    Ok(ok(&view(&existing(&session(&app, &authorized.identity, &name).await?).await?)))
 }
 
 /// Open a session, or set its title
@@ -120,12 +138,15 @@ pub(super) async fn get(
               (status = 201, description = "The session is open now", body = SessionView)))]
 pub(super) async fn put(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     PathParam(name): PathParam<String>,
     MaybeJson(request): MaybeJson<SessionRequest>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
-    let created = session.open(request.title.as_deref(), request.owner.as_deref()).await.map_err(refused)?;
+    let session = session(&app, &authorized.identity, &name).await?;
+    // A token without the scope `admin` opens sessions for its own principal.
+    let principal = authorized.identity.principal.as_deref();
+    let owner = authorized.identity.restriction().map(|own| &**own).or(request.owner.as_deref()).or(principal);
+    let created = session.open(request.title.as_deref(), owner).await.map_err(refused)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(json(status, &view(&existing(&session).await?)))
 }
@@ -137,10 +158,10 @@ pub(super) async fn put(
     responses((status = 204, description = "The content of the session is removed")))]
 pub(super) async fn purge(
     State(app): State<Shared>,
-    _authorized: Authorized<Admin>,
+    authorized: Authorized<Admin>,
     PathParam(name): PathParam<String>,
 ) -> ApiResult {
-    session(&app, &name)?.purge().await?;
+    session(&app, &authorized.identity, &name).await?.purge().await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -158,7 +179,7 @@ pub(super) async fn close(
     PathParam(name): PathParam<String>,
     MaybeJson(request): MaybeJson<CloseRequest>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     authorized.identity.may_act_on_all()?;
     let runs = if request.cancel { UnfinishedRuns::Cancel } else { UnfinishedRuns::Leave };
     let told = session.close(request.reason.as_deref().unwrap_or("no reason given"), runs).await?;
@@ -175,12 +196,12 @@ pub(super) async fn close(
               (status = 201, description = "The message is posted", body = PostedMessage)))]
 pub(super) async fn post(
     State(app): State<Shared>,
-    _authorized: Authorized<Call>,
+    authorized: Authorized<Call>,
     key: IdempotencyKey,
     PathParam(name): PathParam<String>,
     Json(request): Json<MessageRequest>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     let content = content(request.text, request.content)?;
     let author = match request.author {
         MessageAuthor::User => Author::User,
@@ -219,11 +240,11 @@ fn content(text: Option<String>, content: Option<Vec<serde_json::Value>>) -> Api
     responses((status = 200, description = "A page of messages", body = MessagePage)))]
 pub(super) async fn messages(
     State(app): State<Shared>,
-    _authorized: Authorized<Read>,
+    authorized: Authorized<Read>,
     PathParam(name): PathParam<String>,
     Query(query): Query<MessagesQuery>,
 ) -> ApiResult {
-    let session = session(&app, &name)?;
+    let session = session(&app, &authorized.identity, &name).await?;
     let limit = page_size(query.last.or(query.limit), 500)?;
     let latest = existing(&session).await?.messages;
     let after = match (query.after, query.last) {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,10 +16,10 @@ use utoipa::openapi::schema::{AnyOfBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
-use windlass::tool::Schemas;
-use windlass::tool::spec::Concurrency;
+use windlass::tool::{Catalog, SourceFailure};
 use windlass::{Tool, ToolCall, ToolError, Windlass};
 
+use super::calls::check_session;
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
@@ -49,6 +50,21 @@ pub(super) struct ToolQuery {
     /// Only the tools that this layer shows.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
+    /// Which schemas the list shows; `loaded` by default.
+    #[param(inline)]
+    schemas: Option<ShownSchemas>,
+    /// Only these tools, separated by commas, with their schemas. Tools that are not listed can be named too.
+    names: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ShownSchemas {
+    /// Those that need not be loaded.
+    #[default]
+    Loaded,
+    /// All; sources that have them elsewhere load them.
+    All,
 }
 
 /// Longer lists are streamed, because the schemas of a large OpenAPI document take ten times the size of its text.
@@ -78,6 +94,9 @@ impl ToSchema for Tools {
 }
 
 /// List tools
+///
+/// Loads no schemas unless `schemas=all` or `names` asks for them. A source that cannot list its tools is named in
+/// `failed_sources`.
 #[utoipa::path(get, path = "/v1/tools", tag = "tools", params(ToolQuery),
     responses((status = 200, description = "The tools, sorted by name", body = inline(Tools))))]
 pub(super) async fn list(
@@ -86,15 +105,21 @@ pub(super) async fn list(
     Query(query): Query<ToolQuery>,
 ) -> ApiResult {
     let windlass = authorized.identity.windlass(&app, query.layer.as_deref())?;
-    let toolbox = windlass.toolbox();
-    let tools = query.tag.as_deref().map_or_else(|| toolbox.tools(), |tag| toolbox.tagged(tag));
+    let Catalog { mut tools, failed } = windlass.toolbox().catalog();
+    if let Some(names) = &query.names {
+        tools = names.split(',').map(|name| find(&windlass, name)).collect::<ApiResult<_>>()?;
+    }
+    if let Some(tag) = &query.tag {
+        tools.retain(|tool| tool.spec().about.tags.contains(tag));
+    }
     let format = query.format.unwrap_or_default();
+    let load = query.names.is_some() || query.schemas == Some(ShownSchemas::All);
     let (mut first, count) = (true, tools.len());
     let parts = tools.into_iter().filter_map(move |tool| {
-        let text = to_json(&tool, format)?;
+        let text = to_json(&tool, format, load)?;
         Some(format!("{}{text}", if std::mem::take(&mut first) { "" } else { "," }))
     });
-    let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain(["]}\n".to_owned()]);
+    let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain([end_of_list(&failed)]);
     let body = if count <= MAX_BUFFERED {
         Body::from(parts.collect::<String>())
     } else {
@@ -107,9 +132,19 @@ pub(super) async fn list(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
+/// The end of a list, with the sources whose tools are missing in it.
+fn end_of_list(failed: &[SourceFailure]) -> String {
+    if failed.is_empty() {
+        return "]}\n".to_owned();
+    }
+    let failed: Vec<_> = failed.iter().map(show::failed_source).collect();
+    format!("],\"failed_sources\":{}}}\n", serde_json::json!(failed))
+}
+
 /// A tool as JSON. In the formats for models, a tool that cannot be called is left out.
-fn to_json(tool: &Tool, format: Format) -> Option<String> {
-    let text = match (format, view(tool)) {
+fn to_json(tool: &Tool, format: Format, load: bool) -> Option<String> {
+    let view = if load { view(tool) } else { Ok(show::tool(tool, tool.schemas_if_loaded())) };
+    let text = match (format, view) {
         (Format::Windlass, view) => serde_json::to_string(&view.unwrap_or_else(|why| unavailable(tool, why))),
         (Format::OpenAi, Ok(view)) => serde_json::to_string(&show::openai(view)),
         (Format::Anthropic, Ok(view)) => serde_json::to_string(&show::anthropic(view)),
@@ -118,17 +153,17 @@ fn to_json(tool: &Tool, format: Format) -> Option<String> {
     text.inspect_err(|error| tracing::error!("tool `{}` could not be serialized: {error}", tool.spec().name)).ok()
 }
 
-/// The tool, or why its schemas could not be loaded.
+/// The tool with its schemas, or why they could not be loaded.
 fn view(tool: &Tool) -> Result<ToolView, String> {
     let schemas = tool.schemas().map_err(|error| {
         let why = show::failure(&error).message;
         format!("could not load the schemas of `{}`: {why}", tool.spec().name)
     })?;
-    Ok(show::tool(tool, schemas))
+    Ok(show::tool(tool, Some(schemas)))
 }
 
 fn unavailable(tool: &Tool, why: String) -> ToolView {
-    ToolView { unavailable: Some(why), ..show::tool(tool, Schemas::any()) }
+    ToolView { unavailable: Some(why), ..show::tool(tool, None) }
 }
 
 fn find(windlass: &Windlass, name: &str) -> ApiResult<Arc<Tool>> {
@@ -162,7 +197,7 @@ pub(super) async fn get(
 /// Check a hypothetical call
 ///
 /// Returns whether the arguments are valid, whether the call would wait for a connection or an approval and why, its
-/// effect and its key. Nothing is executed.
+/// effect, its key and its limits, as the same call with the same token would find them. Nothing is executed.
 #[utoipa::path(post, path = "/v1/tools/{name}/check", tag = "tools", params(("name" = String, Path)),
     request_body = Option<CheckRequest>,
     responses((status = 200, description = "What would happen to the call", body = CheckResponse)))]
@@ -177,14 +212,19 @@ pub(super) async fn check(
     let tool = find(&windlass, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
-    let key = match &tool.spec().guards.concurrency {
-        Concurrency::Keyed(key) => Some(key.evaluate(&args)),
-        _ => None,
+    request.session.as_deref().map_or(Ok(()), check_session)?;
+    let case = Hypothetical {
+        session: request.session,
+        principal: authorized.identity.principal.as_deref().map(str::to_owned),
+        cause: request.cause,
+        ..Hypothetical::new(ToolCall::new(name.as_str(), args))
     };
-    let case = Hypothetical { session: request.session, ..Hypothetical::new(ToolCall::new(name.as_str(), args)) };
-    let predicted = windlass.predict(case);
+    let predicted = windlass.predict(case).await?;
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let policy = predicted.policy;
     let (verdict, why, error) = match predicted.verdict {
-        Predicted::Runs(_) => (Verdict::Runs, None, None),
+        Predicted::Runs => (Verdict::Runs, None, None),
+        Predicted::Answered => (Verdict::Answered, None, None),
         Predicted::NeedsConnection { provider, then } => {
             let why = format!("the provider `{provider}` is not connected; once it is, the call {then}");
             (Verdict::NeedsConnection, Some(why), None)
@@ -207,6 +247,9 @@ pub(super) async fn check(
         why,
         error: failure,
         effect,
-        key,
+        key: predicted.key.as_deref().map(str::to_owned),
+        timeout_ms: policy.as_ref().map(|policy| milliseconds(policy.timeout)),
+        deadline_ms: policy.and_then(|policy| policy.deadline).map(milliseconds),
+        prepares: predicted.prepares,
     }))
 }

@@ -54,6 +54,7 @@ pub(crate) fn doubt(info: &RunInfo, doubt: &Doubt) -> wire::Doubt {
 fn cause(cause: DoubtCause) -> &'static str {
     match cause {
         DoubtCause::WorkerLost => "worker_lost",
+        DoubtCause::ShutDown => "shut_down",
         DoubtCause::TimedOut => "timed_out",
         DoubtCause::Cancelled => "cancelled",
         DoubtCause::Restored => "restored",
@@ -80,7 +81,7 @@ fn waiting_for(blocked: &Blocked) -> WaitingFor {
         Blocked::Approval { tool, digest, why } => {
             WaitingFor::Approval { tool: tool.to_string(), digest: digest.clone(), why: why.clone() }
         }
-        Blocked::Connection { provider } => WaitingFor::Connection { provider: provider.to_string() },
+        Blocked::Connection { provider, .. } => WaitingFor::Connection { provider: provider.to_string() },
         Blocked::Retry => WaitingFor::Retry,
         Blocked::Key { key } => WaitingFor::Key { key: key.to_string() },
         _ => WaitingFor::Unknown,
@@ -93,6 +94,8 @@ pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
         tool: explanation.tool.to_string(),
         state: state(&explanation.state),
         layers: explanation.layers.names().iter().map(ToString::to_string).collect(),
+        principal: explanation.principal.as_deref().map(str::to_owned),
+        cause: explanation.cause.as_deref().map(str::to_owned),
         sentence: explanation.sentence.clone(),
         moves: moves(explanation),
     }
@@ -143,6 +146,9 @@ fn move_reason(why: &Why) -> MoveReason {
         }
         Why::Held { hold: held } => MoveReason::Held { hold: hold(held) },
         Why::Elsewhere => MoveReason::Elsewhere,
+        Why::OwnerGone => MoveReason::OwnerGone,
+        Why::NotDriven { run } => MoveReason::NotDriven { run: *run },
+        Why::InMailbox { message } => MoveReason::InMailbox { message: message.clone() },
         _ => MoveReason::Unknown,
     }
 }

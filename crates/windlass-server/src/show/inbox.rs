@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use windlass::inbox::{About, Awaited, Blocked, Doubt, Question};
+use windlass::run::explain::Why;
 use windlass::run::{RunInfo, RunState, idempotency_key};
 use windlass::store::StoreError;
 use windlass::{Error, Path, RunId, Timestamp, Windlass};
@@ -129,7 +130,11 @@ impl Item {
         let shown = items.iter().map(|item| {
             let sentence = moves.iter().find(|one| one.path == item.id.path).map(|one| one.sentence.clone());
             let args = calls.next().flatten().and_then(|call| call.shown);
-            item.to_wire(info, sentence, args, with_keys)
+            let recorded = moves.iter().filter(|one| one.path == item.id.path).find_map(|one| match &one.why {
+                Why::InMailbox { message } => Some(message.clone()),
+                _ => None,
+            });
+            InboxItem { recorded, ..item.to_wire(info, sentence, args, with_keys) }
         });
         Ok(shown.collect())
     }
@@ -147,7 +152,7 @@ impl Item {
                 let why = match &park.on {
                     Blocked::Approval { why, .. } => why.clone(),
                     Blocked::Input { name, .. } => name.to_string(),
-                    Blocked::Connection { provider } => provider.to_string(),
+                    Blocked::Connection { provider, .. } => provider.to_string(),
                     _ => String::new(),
                 };
                 let key = awaited.key.clone().filter(|_| with_keys);
@@ -164,10 +169,13 @@ impl Item {
             path: self.id.path.clone(),
             tool: info.tool.to_string(),
             session: info.session.as_deref().map(str::to_owned),
+            principal: info.principal.as_deref().map(str::to_owned),
+            cause: info.cause.as_deref().map(str::to_owned),
             sentence: sentence.unwrap_or_else(otherwise),
             operation,
             args,
             why,
+            recorded: None,
             since: since.into(),
             until: until.map(Into::into),
             idempotency_key: is_doubt.then(|| idempotency_key(info.run, info.generation, &self.id.path)),

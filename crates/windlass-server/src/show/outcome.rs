@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use windlass::{Outcome, Output, ToolError};
+use windlass::{Content, Outcome, Output, ToolError};
 
 use crate::wire;
 
@@ -14,8 +14,9 @@ pub(crate) fn failure(error: &ToolError) -> wire::Failure {
         ToolError::InvalidArguments { violations } => violations.iter().map(violation).collect(),
         _ => Vec::new(),
     };
-    let code = error.code().map(str::to_owned);
-    wire::Failure { kind: public.kind, message: public.message, code, violations, retryable: public.retryable }
+    let data = public.data.map(|data| *data);
+    let (kind, message, code, retryable) = (public.kind, public.message, public.code, public.retryable);
+    wire::Failure { kind, message, code, data, violations, retryable }
 }
 
 pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violation {
@@ -23,16 +24,26 @@ pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violatio
 }
 
 pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
+    let mut outcome = outcome;
+    if let Ok(output) = &mut outcome.result
+        && let Cow::Owned(clean) = output.without_secrets()
+    {
+        *output = Arc::new(clean);
+    }
     let shown = match outcome.shown() {
         Cow::Owned(shown) if outcome.value().is_some_and(|value| *value != shown) => Some(shown),
         _ => None,
+    };
+    let json = |blocks: &[Content]| blocks.iter().filter_map(|block| serde_json::to_value(block).ok()).collect();
+    let shown_content = match &outcome.result {
+        Ok(output) if !output.content.is_empty() => json(&outcome.projection().content),
+        _ => Vec::new(),
     };
     let (value, content, error) = match outcome.result {
         Ok(output) => {
             // The only reference as a rule, so a large output is not copied.
             let Output { value, content, .. } = Arc::unwrap_or_clone(output);
-            let blocks = content.iter().filter_map(|block| serde_json::to_value(block).ok());
-            (Some(value), blocks.collect(), None)
+            (Some(value), json(&content), None)
         }
         Err(error) => (None, Vec::new(), Some(failure(&error))),
     };
@@ -43,7 +54,15 @@ pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
         total_ms: milliseconds(outcome.times.total),
     };
     let call_id = outcome.id.as_deref().map(str::to_owned);
-    wire::Outcome { path: outcome.path, call_id, value, content, shown, error, times }
+    let call = wire::OutcomeCall {
+        tool: outcome.call.tool.to_string(),
+        name: outcome.call.name.to_string(),
+        args: outcome.call.shown_args(),
+        executed: outcome.call.shown_executed(),
+    };
+    // It was JSON when it was accepted.
+    let metadata = outcome.call.metadata.and_then(|metadata| wire::RawJson::new(metadata.as_str().to_owned()).ok());
+    wire::Outcome { path: outcome.path, call_id, call, metadata, value, content, shown, shown_content, error, times }
 }
 
 pub(crate) fn outcomes(outcomes: Vec<Outcome>) -> Vec<wire::Outcome> {

@@ -39,7 +39,10 @@ pub(crate) fn run(info: &RunInfo) -> wire::Run {
     wire::Run {
         id: info.run,
         tool: info.tool.to_string(),
+        key: info.key.as_deref().map(str::to_owned),
         session: info.session.as_deref().map(str::to_owned),
+        principal: info.principal.as_deref().map(str::to_owned),
+        cause: info.cause.as_deref().map(str::to_owned),
         layers: Vec::new(),
         parent: info.parent.as_deref().map(operation_ref),
         created: info.created.into(),

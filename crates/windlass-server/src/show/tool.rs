@@ -1,10 +1,9 @@
 //! Tools.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use windlass::policy::Policy;
-use windlass::tool::Schemas;
-use windlass::tool::model_name;
 use windlass::tool::spec::{Approval, Concurrency};
+use windlass::tool::{Schemas, SourceFailure, model_name};
 use windlass::{Effect, Tool};
 
 use crate::wire;
@@ -17,12 +16,13 @@ pub(crate) fn effect_name(effect: Effect) -> &'static str {
     }
 }
 
-pub(crate) fn tool(tool: &Tool, schemas: Schemas) -> wire::ToolView {
+pub(crate) fn tool(tool: &Tool, schemas: Option<Schemas>) -> wire::ToolView {
     let spec = tool.spec();
     let hints = match serde_json::to_value(spec.hints) {
         Ok(Value::Object(map)) => map,
         _ => Map::new(),
     };
+    let (input_schema, output_schema) = schemas.map_or((None, None), |schemas| (Some(schemas.input), schemas.output));
     let concurrency = match &spec.guards.concurrency {
         Concurrency::Auto => "auto".to_owned(),
         Concurrency::Parallel => "parallel".to_owned(),
@@ -42,8 +42,8 @@ pub(crate) fn tool(tool: &Tool, schemas: Schemas) -> wire::ToolView {
         policy: policy(&spec.policy()),
         concurrency,
         connection: spec.guards.connection.as_deref().map(str::to_owned),
-        input_schema: schemas.input,
-        output_schema: schemas.output,
+        input_schema,
+        output_schema,
         unavailable: None,
     }
 }
@@ -81,13 +81,29 @@ fn policy(policy: &Policy) -> Map<String, Value> {
     map
 }
 
-pub(crate) fn openai(view: wire::ToolView) -> wire::OpenAiTool {
+/// What a model reads of a tool whose schema is not loaded. Model APIs require a schema, so any object is allowed.
+const NOT_LOADED: &str =
+    "The schema of the arguments is not loaded. A call with wrong arguments is answered with every violation.";
+
+fn for_model(view: wire::ToolView) -> (String, String, Value) {
     let name = model_name(&view.name).into_owned();
-    let function = wire::OpenAiFunction { name, description: view.description, parameters: view.input_schema };
+    match view.input_schema {
+        Some(schema) => (name, view.description, schema),
+        None => (name, format!("{}\n\n{NOT_LOADED}", view.description), json!({"type": "object"})),
+    }
+}
+
+pub(crate) fn openai(view: wire::ToolView) -> wire::OpenAiTool {
+    let (name, description, parameters) = for_model(view);
+    let function = wire::OpenAiFunction { name, description, parameters };
     wire::OpenAiTool { kind: "function".to_owned(), function }
 }
 
 pub(crate) fn anthropic(view: wire::ToolView) -> wire::AnthropicTool {
-    let name = model_name(&view.name).into_owned();
-    wire::AnthropicTool { name, description: view.description, input_schema: view.input_schema }
+    let (name, description, input_schema) = for_model(view);
+    wire::AnthropicTool { name, description, input_schema }
+}
+
+pub(crate) fn failed_source(failure: &SourceFailure) -> wire::FailedSource {
+    wire::FailedSource { source: failure.source_name.to_string(), message: super::failure(&failure.problem).message }
 }

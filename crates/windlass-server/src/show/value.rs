@@ -10,7 +10,7 @@ use crate::wire::Time;
 const TIMES: [&str; 8] = ["at", "since", "until", "retry_at", "over_by", "wake", "created", "ended"];
 
 /// Fields that contain values of tools and people, which are not converted.
-const FOREIGN: [&str; 9] = ["args", "value", "input", "result", "told", "payload", "content", "raw", "shown"];
+const FOREIGN: [&str; 10] = ["args", "value", "input", "result", "told", "payload", "content", "raw", "shown", "data"];
 
 /// A value of the kernel as a JSON object; empty if it is not one.
 pub(crate) fn object(value: &impl Serialize) -> Map<String, Value> {

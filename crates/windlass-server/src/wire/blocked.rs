@@ -135,7 +135,7 @@ pub struct Doubt {
     pub attempt: u32,
     /// The operation.
     pub operation: String,
-    /// Why it is not known: `worker_lost`, `timed_out`, `cancelled`, `restored` or `unclear`.
+    /// Why it is not known: `worker_lost`, `shut_down`, `timed_out`, `cancelled`, `restored` or `unclear`.
     pub cause: String,
     /// What the attempt reported about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,6 +232,12 @@ pub struct Explanation {
     /// Layers through which the run was called, the lowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<String>,
+    /// Principal for whom the run acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Cause of the run, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// The whole explanation in one sentence.
     pub sentence: String,
     /// What would let the run continue; empty if it has ended.
@@ -311,7 +317,7 @@ pub enum MoveReason {
         operation: String,
         /// Number of the attempt.
         attempt: u32,
-        /// Why it is not known: `worker_lost`, `timed_out`, `cancelled`, `restored` or `unclear`.
+        /// Why it is not known: `worker_lost`, `shut_down`, `timed_out`, `cancelled`, `restored` or `unclear`.
         cause: String,
         /// Time by which the attempt has certainly ended.
         over_by: Time,
@@ -343,6 +349,19 @@ pub enum MoveReason {
     },
     /// Another process drives the run.
     Elsewhere,
+    /// The process that drove the run is gone. Only where no server drives the file.
+    OwnerGone,
+    /// What the run waits for depends on another run, which is not driven. Only where no server drives the file.
+    NotDriven {
+        /// The other run.
+        #[schema(value_type = String, format = "uuid")]
+        run: RunId,
+    },
+    /// A message is in the run's mailbox. Only where no server drives the file.
+    InMailbox {
+        /// The message, such as `the approval by ada`.
+        message: String,
+    },
     /// A reason that this version does not know.
     #[serde(other)]
     Unknown,

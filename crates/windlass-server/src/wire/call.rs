@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
 use super::blocked::Move;
+use super::raw::RawJson;
 use super::run::RunState;
 
 /// A call of a tool.
@@ -31,6 +32,15 @@ pub struct CallRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub call_id: Option<String>,
+    /// Opaque data of the model's provider, such as a reasoning signature: any JSON, returned with the outcome byte for
+    /// byte. At most 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
+    /// Cause of the run: the id of a message, a turn or a frame, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// Longest time to wait for the outcome; 30,000 by default. With 0 the response does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 300_000)]
@@ -51,6 +61,11 @@ pub struct BatchCall {
     /// The model's id of the call, returned with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// Opaque data of the model's provider, such as a reasoning signature: any JSON, returned with the outcome byte for
+    /// byte. At most 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
 }
 
 /// Several calls as one run.
@@ -68,6 +83,10 @@ pub struct BatchRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
+    /// Cause of the run: the id of a message, a turn or a frame, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// After a failed call, calls that have not started are skipped; their outcome is a `cancelled` error.
     #[serde(default)]
     pub stop_on_failure: bool,
@@ -97,6 +116,13 @@ pub struct BatchResponse {
     /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
+    /// Digest of the calls of a batch: their ids, the ids of their tools, and their arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// Indices of the calls of a batch in the order in which they ended. Only in the response of
+    /// `/v1/runs/{run}/outcome`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled: Vec<u32>,
     /// Outcomes in the order of the calls.
     pub outcomes: Vec<Outcome>,
 }
@@ -123,6 +149,25 @@ pub struct Accepted {
     pub access: Option<String>,
 }
 
+/// A page of the text of an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutputPage {
+    /// Id of the run.
+    #[schema(value_type = String, format = "uuid")]
+    pub run: RunId,
+    /// Path of the call in its run.
+    #[schema(value_type = String, example = "/")]
+    pub path: Path,
+    /// Text of this page.
+    pub text: String,
+    /// Byte that the page begins at.
+    pub offset: u64,
+    /// Byte that the next page begins at; `null` at the end.
+    pub next_offset: Option<u64>,
+    /// Bytes of the whole text.
+    pub total_bytes: u64,
+}
+
 /// The outcome of one call: either `value` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
@@ -145,11 +190,40 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub shown: Option<Value>,
+    /// What to show a model that accepts content blocks, if the output has any: the value as text and the blocks, with
+    /// all texts together within the output budget. Large images, audio and files are artifacts: `artifact` and `size`
+    /// instead of `data`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub shown_content: Vec<Value>,
     /// The error, if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// Duration of the call.
     pub times: Times,
+    /// The call: its tool and its arguments.
+    pub call: OutcomeCall,
+    /// The metadata that was given with the call, byte for byte.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
+}
+
+/// The call of an outcome. Secret arguments are hidden; arguments of a tool that is not registered are left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutcomeCall {
+    /// Id of the tool; the name as called if no tool has it.
+    pub tool: String,
+    /// Name by which the tool was called.
+    pub name: String,
+    /// Arguments as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub args: Option<Value>,
+    /// Arguments as executed, if middleware or the tool's `prepare` changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub executed: Option<Value>,
 }
 
 impl Outcome {
@@ -170,6 +244,10 @@ pub struct Failure {
     /// Short name for programs, if the tool gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What else the tool reported, if anything. A value of more than 4 KiB is its text without the middle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
     /// Violations of the input schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
@@ -196,6 +274,10 @@ pub struct ErrorRequest {
     pub code: Option<String>,
     /// One sentence for people and models.
     pub message: String,
+    /// What else there is to report, at most 4 KiB of JSON; longer values are shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
 }
 
 /// Durations of a call, in milliseconds.

@@ -14,8 +14,8 @@ pub struct Activity {
     /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// Position in the stream, `RECORD.INDEX`, which is the same for every reader. Missing for live events, such as
-    /// progress, which are not recorded.
+    /// Position in the stream, `RECORD.INDEX`, which is the same for every reader. Missing for live events, which
+    /// are not recorded: progress, and the start of a call or step that is recorded when it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "3.0")]
     pub position: Option<String>,

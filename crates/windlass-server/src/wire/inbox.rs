@@ -40,6 +40,12 @@ pub struct InboxItem {
     /// Session of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Principal for whom the run acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Cause of the run, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// The operation that waits.
     pub operation: String,
     /// Arguments of the call that waits, with secrets hidden.
@@ -50,6 +56,9 @@ pub struct InboxItem {
     pub why: String,
     /// The situation in words, and what changes it.
     pub sentence: String,
+    /// Decision about it that is recorded and not applied yet. Only where no server drives the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<String>,
     /// Time since which it waits.
     pub since: Time,
     /// Time at which it stops waiting in any case.
@@ -196,6 +205,9 @@ pub struct InboxFilter {
     /// Only items of runs of this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Only items of runs that act for this principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Include calls of client tools, which wait for a program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub client_calls: bool,

@@ -13,6 +13,7 @@ mod inbox;
 mod meta;
 mod nullable;
 mod problem;
+mod raw;
 mod run;
 mod session;
 mod time;
@@ -24,7 +25,7 @@ pub use artifact::ArtifactResponse;
 pub use blocked::{Doubt, Explanation, Hold, HoldReason, Move, MoveReason, Park, WaitingFor};
 pub use call::{
     Accepted, BatchCall, BatchRequest, BatchResponse, CallRequest, CallResponse, ErrorRequest, Failure, Outcome,
-    OutcomeResponse, Times, Violation,
+    OutcomeCall, OutcomeResponse, OutputPage, Times, Violation,
 };
 pub use client::{ClientCall, ClientRequest, ClientResponse, ClientTool};
 pub use event::{Activity, End, EndReason, EventPage};
@@ -35,6 +36,7 @@ pub use inbox::{
 };
 pub use meta::{Health, HealthStatus, Index, Ready};
 pub use problem::Problem;
+pub use raw::RawJson;
 pub use run::{
     CancelRequest, Comparison, Departure, Ending, FinishRequest, ForkChange, ForkRequest, Forked, Imported,
     JournalPage, OperationRef, Record, ReplayCheck, Run, RunPage, RunState, Side, SignalRequest, Trace,
@@ -46,6 +48,6 @@ pub use session::{
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};
 pub use tool::{
-    AnthropicTool, AnthropicTools, CheckRequest, CheckResponse, OpenAiFunction, OpenAiTool, OpenAiTools, ToolList,
-    ToolView, Verdict,
+    AnthropicTool, AnthropicTools, CheckRequest, CheckResponse, FailedSource, OpenAiFunction, OpenAiTool, OpenAiTools,
+    ToolList, ToolView, Verdict,
 };

@@ -48,9 +48,18 @@ pub struct Run {
     pub id: RunId,
     /// Id of the root tool, or `batch`.
     pub tool: String,
+    /// `Idempotency-Key` under which it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Session that the run belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Principal for whom it acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Cause, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Layers through which the run was called, the lowest first. Not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<String>,

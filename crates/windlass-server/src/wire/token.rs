@@ -16,7 +16,9 @@ pub enum Scope {
     Call,
     /// Approve and deny calls, settle doubts, answer inputs, report connections.
     Approve,
-    /// Manage tokens, export, import and purge runs, resume and finish held runs, back up, check and clean the store.
+    /// Name another principal than the token's own (`Windlass-Principal`): act for it, and see its runs.
+    Impersonate,
+    /// See the runs of all principals, manage tokens, export, import and purge runs, resume and finish held runs, back up, check and clean the store.
     Admin,
 }
 
@@ -37,6 +39,11 @@ pub struct TokenRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
+    /// Principal for whom the bearer acts; by default the name. Without the scope `admin`, the bearer sees only the runs of
+    /// this principal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub principal: Option<String>,
 }
 
 /// A token, without its secret.
@@ -56,6 +63,8 @@ pub struct TokenView {
     /// Layer to which the token is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
+    /// Principal for whom the bearer acts.
+    pub principal: String,
 }
 
 /// A new token with its secret.

@@ -39,9 +39,11 @@ pub struct ToolView {
     /// Provider to which calls need a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
-    /// JSON Schema of the arguments.
-    #[schema(value_type = Object)]
-    pub input_schema: Value,
+    /// JSON Schema of the arguments. Absent in a list if it is not loaded; `schemas=all`, `names` or
+    /// `/v1/tools/{name}` load it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub input_schema: Option<Value>,
     /// JSON Schema of the returned value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -51,11 +53,23 @@ pub struct ToolView {
     pub unavailable: Option<String>,
 }
 
+/// A source whose tools could not be listed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FailedSource {
+    /// Name of the source.
+    pub source: String,
+    /// Why its tools could not be listed.
+    pub message: String,
+}
+
 /// All tools, sorted by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolList {
     /// The tools.
     pub tools: Vec<ToolView>,
+    /// Sources whose tools are missing in the list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_sources: Vec<FailedSource>,
 }
 
 /// All tools in OpenAI's format.
@@ -63,6 +77,9 @@ pub struct ToolList {
 pub struct OpenAiTools {
     /// The tools.
     pub tools: Vec<OpenAiTool>,
+    /// Sources whose tools are missing in the list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_sources: Vec<FailedSource>,
 }
 
 /// A tool in OpenAI's format.
@@ -93,6 +110,9 @@ pub struct OpenAiFunction {
 pub struct AnthropicTools {
     /// The tools.
     pub tools: Vec<AnthropicTool>,
+    /// Sources whose tools are missing in the list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_sources: Vec<FailedSource>,
 }
 
 /// A tool in Anthropic's format.
@@ -119,6 +139,10 @@ pub struct CheckRequest {
     /// Session of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Cause of the run, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// Layer through which the tool would be called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
@@ -148,6 +172,16 @@ pub struct CheckResponse {
     /// Key under which the call would queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Longest time of one attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Longest time of the call in all, if it is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// Whether the tool prepares its calls. It is not asked here, so it may still refuse the call, answer it or change its
+    /// arguments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prepares: bool,
 }
 
 /// What would happen to a hypothetical call.
@@ -156,6 +190,8 @@ pub struct CheckResponse {
 pub enum Verdict {
     /// It would run.
     Runs,
+    /// Middleware would answer it, without an attempt.
+    Answered,
     /// It would wait for a connection to a provider.
     NeedsConnection,
     /// It would wait for approval.

@@ -80,7 +80,8 @@ async fn l23_the_journal_records_who_decided_and_reply_keys_need_the_approve_sco
     let world = World::new().await;
     let admin = token(&world.client, "root", &["admin", "read"]).await;
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());
-    let boss = token(&admin, "the boss", &["approve", "read"]).await;
+    let boss = json!({"name": "the boss", "scopes": ["approve", "read"], "principal": "agent"});
+    let boss = admin.post("/v1/tokens", boss).await.is(201);
     let boss = world.client.bearing(boss["secret"].as_str().unwrap());
     let agent = token(&admin, "agent", &["call"]).await;
     let agent = world.client.bearing(agent["secret"].as_str().unwrap());
@@ -217,7 +218,7 @@ async fn b02_a_token_bound_to_a_layer_sees_and_calls_through_it_only() {
     world.windlass.layer("other").unwrap();
     let admin = token(&world.client, "root", &["admin", "read", "call"]).await;
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());
-    let bound = json!({"name": "bot", "scopes": ["read", "call"], "layer": "guest"});
+    let bound = json!({"name": "bot", "scopes": ["read", "call"], "layer": "guest", "principal": "root"});
     let made = admin.post("/v1/tokens", bound).await.is(201);
     assert_eq!(made["layer"], "guest");
     let bot = admin.bearing(made["secret"].as_str().unwrap());
@@ -284,7 +285,7 @@ async fn b02_a_token_bound_to_a_layer_acts_on_runs_of_exactly_that_layer() {
     let scopes = ["admin", "read", "call", "approve"];
     let admin = token(&world.client, "root", &scopes).await;
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());
-    let bound = json!({"name": "bot", "scopes": scopes[1..], "layer": "guest"});
+    let bound = json!({"name": "bot", "scopes": scopes[1..], "layer": "guest", "principal": "root"});
     let bot = admin.post("/v1/tokens", bound).await.is(201);
     let bot = admin.bearing(bot["secret"].as_str().unwrap());
 
@@ -387,8 +388,11 @@ async fn l23_a_token_that_may_only_call_reads_the_runs_of_its_own_calls_only() {
     let world = World::new().await;
     let root = token(&world.client, "root", &["admin"]).await;
     let root = world.client.bearing(root["secret"].as_str().unwrap());
-    let bearer =
-        async |name: &str, scopes: &[&str]| root.bearing(token(&root, name, scopes).await["secret"].as_str().unwrap());
+    // They act for one principal, so that they see the same runs.
+    let bearer = async |name: &str, scopes: &[&str]| {
+        let request = json!({"name": name, "scopes": scopes, "principal": "team"});
+        root.bearing(root.post("/v1/tokens", request).await.is(201)["secret"].as_str().unwrap())
+    };
     let (ann, ben) = (bearer("ann", &["call"]).await, bearer("ben", &["call"]).await);
     let (reader, approver) = (bearer("reader", &["read", "call"]).await, bearer("approver", &["approve"]).await);
     let pay = json!({"tool": "pay", "args": {"cents": 500}, "wait_ms": 0});
@@ -467,7 +471,8 @@ async fn l23_a_token_that_may_only_call_reads_the_runs_of_its_own_calls_only() {
     let id = list["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "ann").unwrap()["id"].clone();
     root.delete(&format!("/v1/tokens/{}", id.as_str().unwrap())).await.is(204);
     ann.get(&format!("/v1/runs/{own}?access={own_access}")).await.refused(401, "unauthorized");
-    let again = token(&root, "ann", &["call"]).await;
+    let again = json!({"name": "ann", "scopes": ["call"], "principal": "team"});
+    let again = root.post("/v1/tokens", again).await.is(201);
     let again = world.client.bearing(again["secret"].as_str().unwrap());
     again.get(&format!("/v1/runs/{own}?access={own_access}")).await.refused(403, "forbidden");
 }

@@ -184,3 +184,26 @@ async fn e13_the_same_call_repeated_in_one_session_is_refused() {
         assert_eq!(world.client.post("/v1/calls", call(session)).await.is(200)["outcome"]["value"], 3);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l04_a_batch_is_answered_with_its_recorded_identity() {
+    let world = World::new().await;
+    let calls = json!([{"tool": "add", "args": {"a": 1, "b": 2}, "call_id": "c1"}, {"tool": "nothing"}]);
+    let first = world.client.post("/v1/batches", json!({ "calls": calls })).await.is(200);
+    let identity = first["identity"].as_str().expect("an identity").to_owned();
+    let again = world.client.post("/v1/batches", json!({ "calls": calls })).await.is(200);
+    assert_eq!(again["identity"], identity.as_str(), "the same calls");
+    let other = json!([{"tool": "add", "args": {"a": 1, "b": 3}, "call_id": "c1"}, {"tool": "nothing"}]);
+    let other = world.client.post("/v1/batches", json!({ "calls": other })).await.is(200);
+    assert_ne!(other["identity"], identity.as_str());
+    let run = first["run"].as_str().unwrap();
+    let read = world.client.get(&format!("/v1/runs/{run}/outcome")).await.is(200);
+    assert_eq!((&read["identity"], &read["settled"]), (&json!(identity), &json!([0, 1])));
+    let journal = world.client.get(&format!("/v1/runs/{run}/journal")).await.is(200);
+    assert_eq!(journal["records"][0]["asked"]["identity"], identity.as_str(), "{journal}");
+    let trace = world.client.get(&format!("/v1/runs/{run}/trace")).await.is(200).to_string();
+    assert!(trace.contains(&identity), "{trace}");
+    let one = world.call("add", json!({"a": 1, "b": 2})).await;
+    let read = world.client.get(&format!("/v1/runs/{}/outcome", one["run"].as_str().unwrap())).await.is(200);
+    assert_eq!((read.get("identity"), read.get("settled")), (None, None));
+}

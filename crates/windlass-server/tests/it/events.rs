@@ -1,9 +1,11 @@
 //! Event streams: ordered, resumable without gaps, with exactly one terminator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use windlass::{Ctx, Effect, Tool, ToolError};
 use windlass_server::Options;
 
 use crate::net::{Event, until};
@@ -219,7 +221,7 @@ async fn e05_the_end_of_a_call_and_of_a_run_carry_the_value_or_the_error() {
     let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
     let data = &events.iter().find(|event| event.name == "run_finished").unwrap().data;
     let text = data["value"].as_str().unwrap();
-    assert!(text.len() < bytes && text.contains("read on with read_output"), "{} bytes", text.len());
+    assert!(text.len() < bytes && text.contains("read on with GET /v1/runs/"), "{} bytes", text.len());
     assert_eq!(data["shortened"], true);
 }
 
@@ -236,4 +238,44 @@ async fn l19_a_trace_of_many_large_values_leaves_the_last_ones_out() {
     assert!((100..=windlass::limits::TRACE_VALUE_BYTES / 30_000).contains(&shown), "{shown}");
     let left_out = ends.iter().filter(|end| end.get("value").is_none() && end["shortened"] == true).count();
     assert_eq!((ends.len(), shown + left_out), (200, 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_readonly_call_is_in_the_stream_when_it_starts_without_a_position() {
+    let world = World::new().await;
+    let (gate, opened) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(tokio::sync::Semaphore::new(0)));
+    let (held, entered) = (gate.clone(), opened.clone());
+    let look = Tool::new("look", "Waits for the test.", move |_: Value| {
+        let (held, entered) = (held.clone(), entered.clone());
+        async move {
+            entered.add_permits(1);
+            held.acquire().await.map(|permit| permit.forget()).map_err(|error| ToolError::failed(error.to_string()))?;
+            Ok(json!(1))
+        }
+    });
+    let look = look.effect(Effect::Readonly);
+    let body = Tool::durable_fn("body", "Waits, then looks.", |mut ctx: Ctx, _: Value| async move {
+        let _: Value = ctx.wait("go").await?;
+        ctx.call_json("look", json!({})).await
+    });
+    world.windlass.toolbox().insert(look).unwrap();
+    world.windlass.toolbox().insert(body).unwrap();
+    let run = world.start("body", json!({})).await;
+    let mut stream = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await;
+    stream.until("parked").await;
+    let item = world.item().await;
+    world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
+    let started = loop {
+        let event = stream.next().await.expect("the stream goes on");
+        assert_ne!(event.name, "call_finished", "{event:?}");
+        if event.name == "call_started" && event.data["tool"] == "look" {
+            break event;
+        }
+    };
+    assert_eq!((&started.id, &started.data["path"]), (&None, &json!("1")), "live, so a reader cannot resume from it");
+    opened.acquire().await.unwrap().forget();
+    gate.add_permits(1);
+    let rest = stream.rest().await;
+    let again = rest.iter().find(|event| event.name == "call_started").expect("the recorded start");
+    assert!(again.id.is_some() && again.data["path"] == "1", "{again:?}");
 }

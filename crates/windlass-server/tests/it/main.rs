@@ -20,5 +20,6 @@ mod runs;
 mod server;
 mod sessions;
 mod shutdown;
+mod visibility;
 mod webhook;
 mod world;

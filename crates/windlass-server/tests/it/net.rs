@@ -19,6 +19,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
     token: Option<String>,
+    /// The principal that its requests name.
+    principal: Option<String>,
 }
 
 #[derive(Debug)]
@@ -61,11 +63,16 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(address: SocketAddr) -> Self {
-        Self { address, token: None }
+        Self { address, token: None, principal: None }
     }
 
     pub(crate) fn bearing(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// The same client, whose requests name this principal.
+    pub(crate) fn acting_for(&self, principal: &str) -> Self {
+        Self { principal: Some(principal.to_owned()), ..self.clone() }
     }
 
     pub(crate) fn token(&self) -> &str {
@@ -114,6 +121,9 @@ impl Client {
         }
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(principal) = &self.principal {
+            request = request.header("windlass-principal", principal);
         }
         for (name, value) in headers {
             request = request.header(*name, *value);

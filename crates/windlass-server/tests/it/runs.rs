@@ -17,10 +17,26 @@ async fn w12_a_run_explains_why_it_does_not_continue() {
     assert_eq!((&why["moves"][0]["why"], &why["moves"][0]["on"]["kind"]), (&json!("waits"), &json!("input")));
     assert!(why["moves"][0]["since"].as_str().unwrap().ends_with('Z'), "{why}");
     let unknown = "01900000-0000-7000-8000-000000000000";
-    for path in ["", "/outcome", "/events", "/journal", "/trace", "/explain", "/export"] {
+    for path in ["", "/outcome", "/output", "/events", "/journal", "/trace", "/explain", "/export"] {
         world.client.get(&format!("/v1/runs/{unknown}{path}")).await.refused(404, "not_found");
         world.client.get(&format!("/v1/runs/7{path}")).await.refused(400, "bad_run_id");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l27_a_client_waits_for_the_end_of_a_run_that_another_client_started() {
+    let world = World::new().await;
+    let run = world.start("ask", json!({"name": "the boss"})).await;
+    world.run_in(&run, "suspended").await;
+    let (other, path) = (world.client.clone(), format!("/v1/runs/{run}/outcome?wait_ms=30000"));
+    let waiting = tokio::spawn(async move { other.get(&path).await });
+    let item = world.client.get("/v1/inbox").await.is(200)["items"][0].clone();
+    let reply = format!("/v1/replies/{}", item["key"].as_str().unwrap());
+    world.client.post(&reply, json!({"value": "yes"})).await.is(200);
+    let ended = waiting.await.unwrap().is(200);
+    let late = world.client.get(&format!("/v1/runs/{run}/outcome")).await.is(200);
+    assert_eq!(ended["outcomes"], late["outcomes"], "the same after the end");
+    assert_eq!(ended["outcomes"][0]["path"], "/");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +168,8 @@ async fn l23_an_imported_run_continues_when_it_is_resumed() {
         (run["state"] == "suspended").then_some(())
     })
     .await;
-    there.client.send("POST", &path, &[], "".into()).await.is(202);
+    let again = there.client.send("POST", &path, &[], "".into()).await.refused(409, "conflict");
+    assert!(again["detail"].as_str().unwrap().contains("the run is not held"), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

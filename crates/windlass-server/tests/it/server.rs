@@ -1,11 +1,12 @@
 //! Tools, administration, health and metrics.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tower::ServiceExt;
-use windlass::tool::{Atomic, Body, Schemas};
+use windlass::tool::{Atomic, Body, Schemas, Source, ToolRef};
 use windlass::{Call, Output, Tool, ToolError, ToolResult, ToolSpec};
 use windlass_server::Options;
 
@@ -40,31 +41,85 @@ impl Atomic for Nothing {
     }
 }
 
+fn lazy(name: &str, schemas: impl Fn() -> ToolResult<Schemas> + Send + Sync + 'static) -> Tool {
+    Tool::lazy(ToolSpec::new(name, "Of a document."), move |_| schemas(), Body::Atomic(Arc::new(Nothing)))
+}
+
+fn named(list: &Value, name: &str) -> Value {
+    list["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap().clone()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn l03_a_list_compiles_no_schemas_and_survives_a_tool_without_schemas() {
     let world = World::new().await;
-    let insert = |name: &'static str, fails: bool| {
-        let schemas = move |_: &ToolSpec| match fails {
+    let insert = |name: &str, fails: bool| {
+        let schemas = move || match fails {
             true => Err(ToolError::unavailable("nothing at `#/nowhere`")),
             // Not a valid schema: a list does not compile it.
             false => Ok(Schemas::input(json!({"type": "strin"}))),
         };
-        let spec = ToolSpec::new(name, "Of a document.");
-        world.windlass.toolbox().insert(Tool::lazy(spec, schemas, Body::Atomic(Arc::new(Nothing)))).unwrap();
+        world.windlass.toolbox().insert(lazy(name, schemas)).unwrap();
     };
     insert("broken", true);
     insert("fine", false);
-    let listed = world.client.get("/v1/tools").await.is(200)["tools"].clone();
-    let named = |name: &str| listed.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap().clone();
-    assert_eq!(
-        (&named("fine")["input_schema"]["type"], &named("fine")["unavailable"]),
-        (&json!("strin"), &Value::Null)
-    );
-    assert!(named("broken")["unavailable"].as_str().unwrap().contains("nothing at `#/nowhere`"), "{listed}");
-    assert!(named("add").get("unavailable").is_none());
-    let openai = world.client.get("/v1/tools?format=openai").await.is(200).to_string();
+    let listed = world.client.get("/v1/tools?schemas=all").await.is(200);
+    let fine = named(&listed, "fine");
+    assert_eq!((&fine["input_schema"]["type"], &fine["unavailable"]), (&json!("strin"), &Value::Null));
+    assert!(named(&listed, "broken")["unavailable"].as_str().unwrap().contains("nothing at `#/nowhere`"), "{listed}");
+    assert!(named(&listed, "add").get("unavailable").is_none());
+    let openai = world.client.get("/v1/tools?format=openai&schemas=all").await.is(200).to_string();
     assert!(openai.contains("\"fine\"") && !openai.contains("\"broken\""), "a model does not get tools it cannot call");
     world.client.get("/v1/tools/broken").await.refused(503, "tool_unavailable");
+}
+
+/// Finds `unlisted`, and lists nothing because it fails.
+struct Failing;
+
+impl Source for Failing {
+    fn list(&self) -> ToolResult<Vec<Tool>> {
+        Err(ToolError::unavailable("connection refused"))
+    }
+
+    fn find(&self, tool: &ToolRef) -> ToolResult<Option<Tool>> {
+        Ok((tool.as_str() == "unlisted").then(|| lazy("unlisted", || Ok(Schemas::any()))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l03_a_list_in_any_format_loads_only_the_schemas_that_it_is_asked_for_and_names_failed_sources() {
+    let world = World::new().await;
+    let toolbox = world.windlass.toolbox();
+    let loaded = Arc::new(AtomicUsize::new(0));
+    let counted = |name: &str| {
+        let loaded = loaded.clone();
+        lazy(name, move || {
+            loaded.fetch_add(1, Ordering::Relaxed);
+            Ok(Schemas::input(json!({"type": "object", "required": ["x"]})))
+        })
+    };
+    toolbox.mount("document", ["first", "second"].map(counted)).unwrap();
+    toolbox.mount_source("github", Failing).unwrap();
+    for format in ["windlass", "openai", "anthropic"] {
+        let listed = world.client.get(&format!("/v1/tools?format={format}")).await.is(200);
+        let text = listed["tools"].to_string();
+        assert!(text.contains("\"first\"") && text.contains("\"add\""), "{listed}");
+        assert_eq!(listed["failed_sources"], json!([{"source": "github", "message": "connection refused"}]));
+        assert_eq!(text.contains("is not loaded"), format != "windlass", "{listed}");
+        assert_eq!(loaded.load(Ordering::Relaxed), 0, "{format}");
+    }
+    let listed = world.client.get("/v1/tools").await.is(200);
+    assert_eq!(named(&listed, "first").get("input_schema"), None);
+    assert!(named(&listed, "add")["input_schema"].is_object(), "a schema that is there is shown");
+    let some = world.client.get("/v1/tools?names=first,add,unlisted").await.is(200);
+    assert_eq!(some["tools"].as_array().map(Vec::len), Some(3), "{some}");
+    assert_eq!(named(&some, "first")["input_schema"]["required"], json!(["x"]));
+    assert!(named(&some, "unlisted")["input_schema"].is_object(), "{some}");
+    assert_eq!(loaded.load(Ordering::Relaxed), 1);
+    let all = world.client.get("/v1/tools?format=anthropic&schemas=all").await.is(200);
+    assert_eq!(named(&all, "second")["input_schema"]["required"], json!(["x"]));
+    world.client.get("/v1/tools?names=first,nothing").await.refused(404, "not_found");
+    let outcome = world.client.post("/v1/calls", json!({"tool": "unlisted", "args": {}})).await.is(200);
+    assert_eq!(outcome["outcome"]["value"], 1, "{outcome}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

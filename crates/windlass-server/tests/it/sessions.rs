@@ -161,3 +161,41 @@ async fn l20_closing_a_session_cancels_its_runs_if_asked() {
     world.run_in(&run, "finished").await;
     world.client.delete("/v1/sessions/ada").await.is(204);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l20_l28_a_session_of_another_principal_looks_missing() {
+    let world = World::new().await;
+    let made =
+        world.client.post("/v1/tokens", json!({"name": "root", "scopes": ["admin", "read", "call"]})).await.is(201);
+    let root = world.client.bearing(made["secret"].as_str().unwrap());
+    let mut clients = Vec::new();
+    for name in ["ada", "bob"] {
+        let made = root.post("/v1/tokens", json!({"name": name, "scopes": ["read", "call"]})).await.is(201);
+        clients.push(root.bearing(made["secret"].as_str().unwrap()));
+    }
+    let (ada, bob) = (&clients[0], &clients[1]);
+    let headers = [("content-type", "application/json")];
+    let opened = ada.send("PUT", "/v1/sessions/trip", &headers, "{\"owner\": \"bob\"}".into()).await.is(201);
+    assert_eq!(opened["owner"], "ada", "a token opens sessions for its own principal");
+    let call = json!({"tool": "steps", "args": {"n": 1}, "session": "work"});
+    ada.post("/v1/calls", call.clone()).await.is(200);
+    bob.post("/v1/calls", call.clone()).await.is(200);
+    ada.post("/v1/sessions/work/messages", json!({"text": "from now on it is more than a name"})).await.is(201);
+    for name in ["trip", "work"] {
+        let path = format!("/v1/sessions/{name}");
+        assert_eq!(ada.get(&path).await.is(200)["owner"], "ada");
+        bob.get(&path).await.refused(404, "not_found");
+        bob.get(&format!("{path}/messages")).await.refused(404, "not_found");
+        bob.post(&format!("{path}/messages"), json!({"text": "x"})).await.refused(404, "not_found");
+        bob.get(&format!("{path}/secrets")).await.refused(404, "not_found");
+        bob.post(&format!("{path}/close"), json!({})).await.refused(404, "not_found");
+        bob.send("PUT", &path, &headers, "{}".into()).await.refused(404, "not_found");
+        assert_eq!(root.get(&path).await.is(200)["owner"], "ada", "an admin sees it");
+    }
+    bob.post("/v1/calls", call.clone()).await.refused(404, "not_found");
+    bob.post("/v1/batches", json!({"calls": [call], "session": "work"})).await.refused(422, "invalid_request");
+    bob.post("/v1/batches", json!({"calls": [{"tool": "steps"}], "session": "work"})).await.refused(404, "not_found");
+    assert_eq!(bob.get("/v1/sessions").await.is(200)["sessions"], json!([]));
+    assert_eq!(bob.get("/v1/sessions?owner=ada").await.is(200)["sessions"], json!([]));
+    assert_eq!(ada.get("/v1/sessions").await.is(200)["sessions"].as_array().unwrap().len(), 2);
+}

@@ -114,8 +114,13 @@ impl World {
 
     /// A run, once it is in this state.
     pub(crate) async fn run_in(&self, run: &str, state: &str) -> Value {
+        self.run_in_as(&self.client, run, state).await
+    }
+
+    /// The same, as this client sees it.
+    pub(crate) async fn run_in_as(&self, client: &Client, run: &str, state: &str) -> Value {
         until(|| async {
-            let found = self.client.get(&format!("/v1/runs/{run}")).await.is(200);
+            let found = client.get(&format!("/v1/runs/{run}")).await.is(200);
             (found["state"] == state).then_some(found)
         })
         .await

@@ -186,7 +186,7 @@ fn check_runs(
         let run = AuditedRun::read(row)?;
         run.check_row(row, report);
         linked_parts += run.check_journal((view, keys), &tails, report)?;
-        run.check_mail(view, report)?;
+        run.check_mail(view, keys, report)?;
         report.runs += 1;
         if report.runs.is_multiple_of(STRIDE) {
             progress(report.runs, all);
@@ -389,7 +389,18 @@ impl AuditedRun {
         }
     }
 
-    fn check_mail(&self, view: &Connection, report: &mut CheckReport) -> rusqlite::Result<()> {
+    fn check_mailed(&self, keys: &SealingKeys, position: i64, mut message: Message, report: &mut CheckReport) {
+        report.keys.extend(seal::key_ids_of(&mut message));
+        match seal::open_message(keys, self.run, &mut message) {
+            Ok(()) | Err(UnsealError::Missing(_)) => {}
+            Err(closed) => {
+                let why = closed.sentence(keys);
+                self.add_problem(report, format_args!("the secrets of its message {position} cannot be opened: {why}"));
+            }
+        }
+    }
+
+    fn check_mail(&self, view: &Connection, keys: &SealingKeys, report: &mut CheckReport) -> rusqlite::Result<()> {
         let mut statement = view.prepare_cached("SELECT position, body FROM mail WHERE run = ?1 ORDER BY position")?;
         let mut rows = statement.query([self.id])?;
         let mut latest = 0;
@@ -401,8 +412,12 @@ impl AuditedRun {
                 latest = position;
             }
             let body = row.get_ref(1)?.as_str_or_null().map_err(rusqlite::Error::from)?;
-            if let Some(Err(error)) = body.map(|body| decode_line::<Message>(view, body)) {
-                self.add_problem(report, format_args!("its message {position} cannot be read: {error}"));
+            match body.map(|body| decode_line::<Message>(view, body)) {
+                Some(Ok(message)) if message.has_secrets() => self.check_mailed(keys, position, message, report),
+                Some(Err(error)) => {
+                    self.add_problem(report, format_args!("its message {position} cannot be read: {error}"));
+                }
+                _ => {}
             }
         }
         if self.examined > latest && self.summary == 0 {

@@ -113,7 +113,7 @@ pub(super) fn add_function(connection: &Connection) -> rusqlite::Result<()> {
 
 /// The checksum of a row of `runs`, whose columns have this prefix. It includes the name of the session, because the
 /// session's number means nothing by itself. The column `deaths`, which version 9 added, is added to the sum only if it
-/// is not zero, so that older rows keep their checksum.
+/// is not zero, and the columns of version 10 only if one of them is set, so that older rows keep their checksum.
 macro_rules! run_checksum {
     ($($p:literal)?) => {
         concat!(
@@ -124,7 +124,9 @@ macro_rules! run_checksum {
             $($p,)? "parent_run, ", $($p,)? "parent_path, ", $($p,)? "generation, ", $($p,)? "base, ",
             $($p,)? "examined, ", $($p,)? "doubts, ", $($p,)? "parks, ", $($p,)? "asks, ", $($p,)? "tail, ",
             $($p,)? "length, ", $($p,)? "ended, ", $($p,)? "summary, ", $($p,)? "mail) + ",
-            "iif(", $($p,)? "deaths = 0, 0, windlass_sum(", $($p,)? "deaths))"
+            "iif(", $($p,)? "deaths = 0, 0, windlass_sum(", $($p,)? "deaths)) + ",
+            "iif(", $($p,)? "principal IS NULL AND ", $($p,)? "cause IS NULL, 0, windlass_sum(", $($p,)? "principal, ",
+            $($p,)? "cause))"
         )
     };
 }
@@ -209,11 +211,12 @@ pub(super) const TRIGGERS: &str = concat!(
     ),
 );
 
-/// The trigger of `runs` since version 9.
+/// The trigger of `runs` since version 10.
 pub(super) const RUNS_TRIGGER: &str = checksum_trigger!(
     "runs",
     "run, tool, created, epoch, opening, worker, orderly, clean, phase, state, wake, key, session, turn, parent_run,
-     parent_path, generation, base, examined, doubts, parks, asks, tail, length, ended, summary, mail, deaths",
+     parent_path, generation, base, examined, doubts, parks, asks, tail, length, ended, summary, mail, deaths, principal,
+     cause",
     run_checksum!("old."),
     run_checksum!("new."),
     "id = new.id"

@@ -366,17 +366,34 @@ impl Write {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
-                let mut text = EncodedLines::default();
-                text.add(|line| {
-                    line.push_str(&serde_json::to_string(&message)?);
-                    Ok(())
-                })?;
+                let message = match message.has_secrets() {
+                    true => seal::seal_message(keys, run, &message)?,
+                    false => message,
+                };
+                let text = encode_message(&message)?;
                 self.mail.push(PendingMessage { run, settles, dedupe, text });
             }
             _ => return Err(malformed("the commit has a kind of change that this store does not support")),
         }
         Ok(())
     }
+}
+
+impl PendingMessage {
+    /// Tells `run` that the run it waits for has finished.
+    pub(super) fn over(run: RunId, finished: RunId) -> Result<Self, StoreError> {
+        let text = encode_message(&Message::Over { run: finished })?;
+        Ok(Self { run, settles: None, dedupe: Some(format!("over {finished}").into()), text })
+    }
+}
+
+fn encode_message(message: &Message) -> Result<EncodedLines, StoreError> {
+    let mut text = EncodedLines::default();
+    text.add(|line| {
+        line.push_str(&serde_json::to_string(message)?);
+        Ok(())
+    })?;
+    Ok(text)
 }
 
 /// `None` for an empty list.

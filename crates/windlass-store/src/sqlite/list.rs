@@ -1,5 +1,7 @@
 //! Lists of runs: a statement for each filter and order, written to match the index that answers it.
 
+use std::sync::Arc;
+
 use rusqlite::params_from_iter;
 use rusqlite::types::Value as SqlValue;
 use windlass_core::RunId;
@@ -101,7 +103,7 @@ impl Readers {
 /// One condition chooses the index: the first in this order that is set. The others are written so that SQLite does not use
 /// theirs (`+column`), because the chosen index keeps the order of the list.
 fn statement(filter: &Filter, order: ListOrder) -> Result<(String, Vec<SqlValue>), StoreError> {
-    let Filter { state, session, parent, tool, created_from, created_before } = filter;
+    let Filter { state, session, principal, cause, key, parent, tool, created_from, created_before } = filter;
     let (mut conditions, mut arguments) = (Vec::new(), Vec::new());
     let mut add = |column: &str, condition: &str, argument: Option<SqlValue>| {
         let sign = if conditions.is_empty() { "" } else { "+" };
@@ -110,13 +112,20 @@ fn statement(filter: &Filter, order: ListOrder) -> Result<(String, Vec<SqlValue>
         conditions.push(condition.replace("{}", &format!("{sign}{column}")).replace("?n", &format!("?{number}")));
     };
     let time = |at: &Timestamp| Some(SqlValue::Integer(at.as_micros()));
+    let text = |text: &Arc<str>| Some(SqlValue::Text(text.to_string()));
+    if let Some(key) = key {
+        add("key", "{} = ?n", text(key));
+    }
     if let Some(parent) = parent {
         add("parent_run", "{} = ?n", Some(SqlValue::Blob(parent.as_bytes().to_vec())));
     }
-    if let Some(session) = session {
-        let condition = "{} = (SELECT id FROM sessions WHERE name = ?n)";
-        add("session", condition, Some(SqlValue::Text(session.to_string())));
+    if let Some(cause) = cause {
+        add("cause", "{} = ?n", text(cause));
     }
+    if let Some(session) = session {
+        add("session", "{} = (SELECT id FROM sessions WHERE name = ?n)", text(session));
+    }
+    let is_first = parent.is_none() && session.is_none() && cause.is_none() && key.is_none();
     match state {
         Some(StateFilter::Queued) => add("phase", "{} = 0 AND phase < 4", None),
         Some(StateFilter::Running) => add("phase", "{} = 1 AND phase < 4", None),
@@ -126,8 +135,11 @@ fn statement(filter: &Filter, order: ListOrder) -> Result<(String, Vec<SqlValue>
         Some(StateFilter::Inbox) => add("doubts", "({} IS NOT NULL OR asks = 1)", None),
         _ => {}
     }
+    if let Some(principal) = principal {
+        add("principal", "{} = ?n", text(principal));
+    }
     if let Some(tool) = tool {
-        add("tool", "{} = ?n", Some(SqlValue::Text(tool.to_string())));
+        add("tool", "{} = ?n", text(tool));
     }
     // Nearly all runs are finished, so an index of those alone would not help.
     match state {
@@ -145,7 +157,7 @@ fn statement(filter: &Filter, order: ListOrder) -> Result<(String, Vec<SqlValue>
         add("created", "+{} < ?n", time(before));
     }
     let index = match state {
-        Some(StateFilter::InDoubt) if parent.is_none() && session.is_none() => "INDEXED BY runs_doubted ",
+        Some(StateFilter::InDoubt) if is_first => "INDEXED BY runs_doubted ",
         _ => "",
     };
     conditions.push(order.sql().to_owned());
@@ -159,7 +171,7 @@ mod tests {
     use windlass_core::run::state::Ending;
 
     #[test]
-    fn every_filter_uses_its_index_in_both_orders() {
+    fn b13_every_filter_uses_its_index_in_both_orders() {
         let expected = [
             (Filter::queued(), "runs_open (phase=? AND run"),
             (Filter::running(), "runs_open (phase=? AND run"),
@@ -172,6 +184,15 @@ mod tests {
             (Filter::session("s"), "runs_by_session (session=? AND run"),
             (Filter::children(RunId::from_bytes([1; 16])), "runs_by_parent (parent_run=? AND run"),
             (Filter::tool("t"), "runs_by_tool (tool=? AND run"),
+            (Filter::principal("p"), "runs_by_principal (principal=? AND run"),
+            (Filter::cause("c"), "runs_by_cause (cause=? AND run"),
+            (Filter { principal: Some("p".into()), ..Filter::inbox() }, "runs_inbox (run"),
+            (Filter { principal: Some("p".into()), ..Filter::in_doubt() }, "runs_doubted (run"),
+            (Filter { principal: Some("p".into()), ..Filter::held() }, "runs_open (phase=? AND run"),
+            (Filter { principal: Some("p".into()), ..Filter::finished() }, "runs_by_principal (principal=? AND run"),
+            (Filter { principal: Some("p".into()), ..Filter::tool("t") }, "runs_by_principal (principal=? AND run"),
+            (Filter { principal: Some("p".into()), ..Filter::session("s") }, "runs_by_session (session=? AND run"),
+            (Filter { cause: Some("c".into()), ..Filter::in_doubt() }, "runs_by_cause (cause=? AND run"),
             (Filter::default(), "sqlite_autoindex_runs_1 (run"),
             (Filter { tool: Some("t".into()), ..Filter::held() }, "runs_open (phase=? AND run"),
             (Filter { tool: Some("t".into()), ..Filter::finished() }, "runs_by_tool (tool=? AND run"),
@@ -187,6 +208,17 @@ mod tests {
                 let plan = plan(&statement(&filter, order).unwrap().0);
                 let start = format!("SEARCH runs USING INDEX {index}{way}");
                 assert!(plan.starts_with(&start) && is_indexed(&plan), "{filter:?}: {plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn b13_the_run_of_a_key_is_found_by_the_index_of_keys() {
+        for filter in [Filter::key("k"), Filter { key: Some("k".into()), session: Some("s".into()), ..Filter::held() }]
+        {
+            for order in [ListOrder::OldestFirst, ListOrder::NewestFirst] {
+                let plan = plan(&statement(&filter, order).unwrap().0);
+                assert!(plan.starts_with("SEARCH runs USING INDEX runs_by_key (key=?)") && is_indexed(&plan), "{plan}");
             }
         }
     }

@@ -210,6 +210,8 @@ impl SqliteStore {
             last: taken.last,
             turn: taken.turn,
             session: contents.session,
+            principal: contents.principal,
+            cause: contents.cause,
             parent: contents.parent,
             sealed: contents.sealed,
             damaged: contents.damaged.map(|damage| damage.location),

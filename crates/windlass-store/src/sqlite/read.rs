@@ -38,7 +38,7 @@ macro_rules! select_infos {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
             "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
-            "ended, worker, deaths, ",
+            "ended, worker, deaths, key, principal, cause, ",
             run_is_intact!(),
             " FROM runs ",
             $($which),+
@@ -66,6 +66,8 @@ pub(super) struct RunContents {
     /// The position of the latest message, consumed or not.
     pub(super) mailed: u64,
     pub(super) session: Option<Arc<str>>,
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) cause: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
     /// The number of records in the journal.
     pub(super) end: u64,
@@ -106,7 +108,7 @@ impl Readers {
     /// Reads the columns of `select_infos!`. A run whose row is damaged is shown as held.
     pub(super) fn info_of(&self, row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         let run = RunId::from_bytes(row.get(0)?);
-        let damage = match row.get::<_, bool>(14)? {
+        let damage = match row.get::<_, bool>(17)? {
             true => match info(row) {
                 Ok(info) => return Ok(info),
                 Err(error) => error.damage(Some(run)).ok_or(error)?,
@@ -193,7 +195,14 @@ impl Readers {
             let id = find(connection, run)?;
             let view = connection.transaction()?;
             check_mailbox(&view, id)?;
-            mail(&view, id, signed(after))
+            let (mail, closed) = mail(&view, (&self.keys, run, id), signed(after))?;
+            match closed {
+                None => Ok(mail),
+                Some(closed) => {
+                    let why = closed.sentence(&self.keys);
+                    Err(ReadError::Refused(StoreError::Sealed { run, why }))
+                }
+            }
         })
     }
 
@@ -400,15 +409,18 @@ fn contents(
     tail: JournalTail,
 ) -> Result<Option<RunContents>, ReadError> {
     let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
-                      parent_run, parent_path
+                      parent_run, parent_path, principal, cause
                FROM runs WHERE id = ?1";
     let mut statement = view.prepare_cached(sql)?;
     let mut rows = statement.query([id])?;
     let row = rows.next()?.ok_or(ReadError::Broken(tail.position))?;
     let base = row.get::<_, i64>(1)?.unsigned_abs();
     let read = || -> Result<Option<(UnsealedRecords, u64, Vec<Mail>)>, ReadError> {
-        let Some(found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
-        Ok(Some((found, check_mailbox(view, id)?, mail(view, id, 0)?)))
+        let Some(mut found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
+        let mailed = check_mailbox(view, id)?;
+        let (mail, closed) = mail(view, (keys, run, id), 0)?;
+        found.closed = found.closed.or(closed);
+        Ok(Some((found, mailed, mail)))
     };
     let (found, mailed, mail, damaged) = match read() {
         Ok(None) => return Ok(None),
@@ -425,6 +437,8 @@ fn contents(
         mailed,
         session: row.get(2)?,
         parent: parent(row, 3)?,
+        principal: row.get(5)?,
+        cause: row.get(6)?,
         end: tail.length,
         sealed: found.closed.map(|closed| closed.sentence(keys)),
         damaged,
@@ -453,10 +467,15 @@ fn check_mailbox(view: &Connection, id: i64) -> Result<u64, ReadError> {
     Err(log::damaged(format!("its mailbox has {count} of {last} messages")))
 }
 
-fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadError> {
+/// Also says why a secret could not be unsealed, if that is so.
+fn mail(
+    connection: &Connection,
+    (keys, run, id): (&SealingKeys, RunId, i64),
+    after: i64,
+) -> Result<(Vec<Mail>, Option<UnsealError>), ReadError> {
     let mut statement = connection.prepare_cached(MAIL)?;
     let mut rows = statement.query([id, after])?;
-    let mut mail = Vec::new();
+    let (mut mail, mut closed) = (Vec::new(), None);
     while let Some(row) = rows.next()? {
         let position: i64 = row.get(1)?;
         let damaged = || log::damaged(format!("its message {position}"));
@@ -464,10 +483,11 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
             return Err(damaged());
         }
         let message = decode_line(connection, text(row, 3)?);
-        let message = message.map_err(|error| if error.damage(None).is_some() { damaged() } else { error })?;
+        let mut message = message.map_err(|error| if error.damage(None).is_some() { damaged() } else { error })?;
+        closed = closed.or(seal::open_message(keys, run, &mut message).err());
         mail.push(Mail { position: position.unsigned_abs(), message });
     }
-    Ok(mail)
+    Ok((mail, closed))
 }
 
 /// The info of a run whose row is damaged.
@@ -486,6 +506,9 @@ fn damaged_info(row: &SqlRow<'_>, run: RunId, location: String) -> RunInfo {
         ended: None,
         worker: WorkerId::from_number(row.get::<_, i64>(12).unwrap_or(0).cast_unsigned()),
         deaths: row.get::<_, i64>(13).unwrap_or(0).unsigned_abs(),
+        key: row.get(14).unwrap_or(None),
+        principal: row.get(15).unwrap_or(None),
+        cause: row.get(16).unwrap_or(None),
     }
 }
 
@@ -505,6 +528,9 @@ fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         ended: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_micros),
         worker: WorkerId::from_number(row.get::<_, i64>(12)?.cast_unsigned()),
         deaths: row.get::<_, i64>(13)?.unsigned_abs(),
+        key: row.get(14)?,
+        principal: row.get(15)?,
+        cause: row.get(16)?,
     })
 }
 

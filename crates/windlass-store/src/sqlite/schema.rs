@@ -12,7 +12,7 @@ use super::{backup, blobs, check, checksum, key_places, large_values, log, missi
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema version of this build.
-pub(super) const VERSION: i32 = 10;
+pub(super) const VERSION: i32 = 11;
 
 /// - `file` has one row: the number of openings, the secret that signs reply keys, the position up to which the log is
 ///   packed, whether the last owner closed the file cleanly, the last position that was in use when rows at the end of
@@ -144,6 +144,14 @@ CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS N
 /// No longer written, but the checksums of the rows cover it: see `missing_run_rows.rs`.
 const NOTE_COLUMN: &str = "ALTER TABLE log ADD COLUMN note TEXT;";
 
+/// Who a run acts for and what caused it. A run that names neither has no entry in these indexes.
+const ATTRIBUTION: &str = "
+ALTER TABLE runs ADD COLUMN principal TEXT;
+ALTER TABLE runs ADD COLUMN cause TEXT;
+CREATE INDEX runs_by_principal ON runs (principal, run) WHERE principal IS NOT NULL;
+CREATE INDEX runs_by_cause ON runs (cause, run) WHERE cause IS NOT NULL;
+";
+
 const DEATHS_COLUMN: &str = "ALTER TABLE runs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;";
 
 /// Finished runs by how much of them is left and when they ended.
@@ -166,7 +174,8 @@ DROP VIEW IF EXISTS run;
 CREATE VIEW run AS
     SELECT windlass_id(runs.run) AS run, tool, datetime(runs.created / 1000000, 'unixepoch') AS created,
            datetime(ended / 1000000, 'unixepoch') AS ended,
-           json_extract(state, '$.state') AS state, key, sessions.name AS session, windlass_id(parent_run) AS parent,
+           json_extract(state, '$.state') AS state, key, sessions.name AS session, principal, cause,
+           windlass_id(parent_run) AS parent,
            CASE WHEN wake BETWEEN 0 AND 9223372036854775806
                 THEN datetime(wake / 1000000, 'unixepoch') END AS wakes, doubts, parks
     FROM runs LEFT JOIN sessions ON sessions.id = runs.session;
@@ -180,13 +189,17 @@ CREATE VIEW journal AS
 ";
 
 /// The statements that upgrade a file to the next version. The first entry is for version 1.
-const MIGRATIONS: [&[&str]; 9] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9];
+const MIGRATIONS: [&[&str]; 10] =
+    [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10];
 
-/// In version 9 a session was only a name.
-const FROM_V9: &[&str] = &[sessions::DDL, sessions::TRIGGER];
+/// In version 10 a session was only a name.
+const FROM_V10: &[&str] = &[sessions::DDL, sessions::TRIGGER];
+
+/// Version 9 recorded neither the principal nor the cause of a run.
+const FROM_V9: &[&str] = &["DROP TRIGGER IF EXISTS runs_sum;", ATTRIBUTION, checksum::RUNS_TRIGGER];
 
 /// Version 8 found dead owners in the journals of their runs. Those are no longer counted.
-const FROM_V8: &[&str] = &["DROP TRIGGER IF EXISTS runs_sum;", DEATHS_COLUMN, checksum::RUNS_TRIGGER];
+const FROM_V8: &[&str] = &["DROP TRIGGER IF EXISTS runs_sum;", DEATHS_COLUMN];
 
 /// Version 7 wrote the rows of short runs after their records; `missing_run_rows.rs` writes those that are missing. It
 /// stored neither the positions of runs in the queues of keys nor the media types of artifacts.
@@ -301,10 +314,9 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let parts = [TABLES, RUNS, LOG, NOTE_COLUMN, ENDED_INDEX, TOMBSTONES, blobs::DDL, key_places::DDL];
     let parts =
-        parts.into_iter().chain([wal_stamp::DDL, checksum::COLUMNS, blobs::MEDIA_TYPES, DEATHS_COLUMN, sessions::DDL]);
-    for statements in
-        parts.chain([checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, sessions::TRIGGER, VIEWS])
-    {
+        parts.into_iter().chain([wal_stamp::DDL, checksum::COLUMNS, blobs::MEDIA_TYPES, DEATHS_COLUMN, ATTRIBUTION]);
+    let triggers = [checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, sessions::TRIGGER];
+    for statements in parts.chain([sessions::DDL]).chain(triggers).chain([VIEWS]) {
         transaction.execute_batch(statements)?;
     }
     record_schema_checksum(&transaction)?;

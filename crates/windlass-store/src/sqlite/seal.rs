@@ -17,7 +17,7 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use serde_json::Value;
 use windlass_core::run::record::Record;
 use windlass_core::run::secrets::Order;
-use windlass_core::store::StoreError;
+use windlass_core::store::{Message, StoreError};
 use windlass_core::{Path, RunId};
 
 use super::read::decode;
@@ -99,10 +99,49 @@ fn of_session(session: &str, name: &str) -> Vec<u8> {
     [b"session".as_slice(), &length, session.as_bytes(), name.as_bytes()].concat()
 }
 
+/// The message with its secrets sealed.
+pub(super) fn seal_message(keys: &SealingKeys, run: RunId, message: &Message) -> Result<Message, StoreError> {
+    let key = current(keys)?;
+    let mut sealed = message.clone();
+    sealed.change_secrets(Order::Forth, |location, value| {
+        *value = Value::String(seal_value(&key, &associated_data(run, &Path::root(), &mailed(location)), value)?);
+        Ok(())
+    })?;
+    Ok(sealed)
+}
+
+/// Unseals the secrets of a message that was read.
+pub(super) fn open_message(keys: &SealingKeys, run: RunId, message: &mut Message) -> Result<(), UnsealError> {
+    if !message.has_secrets() {
+        return Ok(());
+    }
+    message.change_secrets(Order::Back, |location, value| {
+        *value = unseal(keys, &associated_data(run, &Path::root(), &mailed(location)), value)?;
+        Ok(())
+    })
+}
+
+/// The location of a value of a message. No record has a location like it.
+fn mailed(location: &str) -> String {
+    format!("mail/{location}")
+}
+
 /// The ids of the keys that unseal a record.
 pub(super) fn key_ids(record: &mut Record) -> Vec<String> {
     let mut found = Vec::new();
     let visited: Result<(), std::convert::Infallible> = record.change_secrets(Order::Forth, |_, value| {
+        found.extend(key_of(value).map(str::to_owned));
+        Ok(())
+    });
+    match visited {
+        Ok(()) => found,
+    }
+}
+
+/// The ids of the keys that unseal a message.
+pub(super) fn key_ids_of(message: &mut Message) -> Vec<String> {
+    let mut found = Vec::new();
+    let visited: Result<(), std::convert::Infallible> = message.change_secrets(Order::Forth, |_, value| {
         found.extend(key_of(value).map(str::to_owned));
         Ok(())
     });

@@ -174,8 +174,13 @@ impl WriteTx<'_> {
                 wake_next_turn(connection, head)?;
             }
         }
+        let may_be_awaited = write.finishes() && head.mail > 0;
         if head.is_cold() {
             self.cold_runs.push(owner.run);
+        }
+        if may_be_awaited {
+            let id = head.id;
+            self.notify_awaiting(owner.run, id)?;
         }
         Ok(())
     }
@@ -319,6 +324,7 @@ mod tests {
             (create::OPEN_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),
+            (mail::UNREAD, "SEARCH mail USING PRIMARY KEY (run=?)"),
             (HAS_DEDUPE_KEY, "SEARCH mail USING COVERING INDEX mail_by_dedupe (run=? AND dedupe=?)"),
         ];
         for (sql, start) in expected {

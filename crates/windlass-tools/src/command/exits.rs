@@ -52,6 +52,11 @@ impl Exit {
         if effect == Effect::Once { Self::InDoubt } else { Self::Failed }
     }
 
+    /// Whether the command itself reports that it failed.
+    pub(crate) fn is_known_failure(self) -> bool {
+        !matches!(self, Self::Ok | Self::InDoubt)
+    }
+
     /// The error of the call, unless it succeeded.
     pub(crate) fn error(self, message: String) -> Option<ToolError> {
         Some(match self {

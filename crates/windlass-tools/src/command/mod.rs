@@ -60,6 +60,8 @@ pub use argv::BadCommand;
 pub use exits::Exit;
 pub use hidden::HiddenFile;
 
+#[cfg(target_os = "linux")]
+use crate::media;
 use crate::sandbox::{Launcher, Sandbox};
 use crate::secret::{Redactor, Secrets, Text};
 
@@ -93,6 +95,8 @@ pub struct Command {
     pub sandbox: Sandbox,
     /// How its standard output is read.
     pub output: Output,
+    /// If set, its standard output is a file of this media type, such as `image/png`, however `output` is set.
+    pub media_type: Option<String>,
     /// The meaning of exit codes that differ from the [table](self).
     pub exits: BTreeMap<i32, Exit>,
     /// The meaning of death by a signal that we did not send, if it differs from the [module](self)'s description.
@@ -114,6 +118,9 @@ pub enum Output {
     Auto,
     /// JSON; anything else is a failure.
     Json,
+    /// JSON with content blocks: `{"value"?: …, "content": […]}`. A block is `{"type": "text", "text"}`, or one of the
+    /// types `image`, `audio` and `file` with `media_type`, `name` (optional) and `data` in Base64.
+    Content,
     /// Text, without the line break at its end. Bytes that are not UTF-8 are replaced by `�`.
     Text,
 }
@@ -130,6 +137,7 @@ impl Command {
             secrets: Secrets::default(),
             sandbox: Sandbox::default(),
             output: Output::default(),
+            media_type: None,
             exits: BTreeMap::new(),
             on_signal: None,
             max_output: MAX_OUTPUT,
@@ -153,10 +161,10 @@ impl Command {
     /// `{"unknown": true}`. Anything else, including a failure, counts as unknown.
     #[must_use]
     pub fn reconcile(self, tool: Tool) -> Tool {
-        let command = Arc::new(Self { output: Output::Json, ..self });
+        let command = Arc::new(Self { output: Output::Json, media_type: None, ..self });
         tool.reconcile(move |call: Call| {
             let command = command.clone();
-            async move { result::reconciled(output(command, call).await?) }
+            async move { result::reconciled(output(command, call).await?.value) }
         })
     }
 }
@@ -185,18 +193,25 @@ struct Body(Arc<Command>);
 impl Atomic for Body {
     fn attempt(&self, call: Call) -> BoxFuture<'static, ToolResult<ToolOutput>> {
         let command = self.0.clone();
-        Box::pin(async move { Ok(ToolOutput::value(output(command, call).await?)) })
+        Box::pin(output(command, call))
     }
 }
 
-/// Runs a command once, and returns its output as a value.
-async fn output(command: Arc<Command>, call: Call) -> ToolResult<serde_json::Value> {
+/// Runs a command once.
+async fn output(command: Arc<Command>, call: Call) -> ToolResult<ToolOutput> {
     let command = if command.secret_env.is_empty() { command } else { Arc::new(command.with_secrets()?) };
     command.check().map_err(|bad| ToolError::unavailable(format!("`{}`: {bad}", call.tool())))?;
     #[cfg(target_os = "linux")]
     {
         let end = run::run(&command, &call).await?;
-        result::value(&command, &end, call.effect())
+        let output = match &command.media_type {
+            Some(media_type) => {
+                result::check(&command, &end, call.effect())?;
+                media::output(&call, media_type, &end.stdout).await
+            }
+            None => media::stored(&call, result::output(&command, &end, call.effect())?).await,
+        };
+        output.map_err(|error| media::not_stored(error, call.effect()))
     }
     #[cfg(not(target_os = "linux"))]
     Err(ToolError::unavailable(format!("`{}` is a command, and commands run on Linux only", call.tool())))

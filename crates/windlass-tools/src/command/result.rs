@@ -1,8 +1,9 @@
 //! Turns the output of a command into a value.
 
+use serde::Deserialize;
 use serde_json::Value;
 use windlass::tool::Reconciled;
-use windlass::{Effect, ToolError, ToolResult};
+use windlass::{Content, Effect, Output as ToolOutput, ToolError, ToolResult};
 
 use super::{Command, Exit, Output, exits};
 use crate::sandbox::{Level, Sandbox};
@@ -22,8 +23,38 @@ pub(super) struct CommandEnd {
 }
 
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<Value> {
-    let name = command.argv.first().map_or("the command", String::as_str);
+pub(super) fn output(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<ToolOutput> {
+    let how = check(command, end, effect)?;
+    let name = name_of(command);
+    let value = read(command.output, &printed(command, end))
+        .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but its output is not JSON: {problem}")))?;
+    if command.output != Output::Content {
+        return Ok(ToolOutput::value(value));
+    }
+    let blocks: Blocks = serde_json::from_value(value).map_err(|problem| {
+        let wanted = r#"{"value"?: …, "content": […]}"#;
+        ToolError::failed(format!("`{name}` {how}, but its output is not {wanted}: {problem}"))
+    })?;
+    Ok(blocks.content.into_iter().fold(ToolOutput::value(blocks.value), ToolOutput::with))
+}
+
+/// An output of content blocks.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Blocks {
+    #[serde(default)]
+    value: Value,
+    content: Vec<Content>,
+}
+
+fn name_of(command: &Command) -> &str {
+    command.argv.first().map_or("the command", String::as_str)
+}
+
+/// Checks that a command succeeded and that its output is complete. Returns how it ended.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) fn check(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<String> {
+    let name = name_of(command);
     let of_signal = |signal| command.on_signal.unwrap_or_else(|| Exit::of_signal(signal, effect));
     let (exit, how) = match (&end.stopped, end.code) {
         (Some(why), _) => (Exit::of_limit(effect), why.clone()),
@@ -36,6 +67,9 @@ pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> Tool
         }
         (None, Err(signal)) => (of_signal(signal), format!("was ended by {}", signal_name(signal))),
     };
+    if let Some(said) = SaidError::of(command, end).filter(|_| exit.is_known_failure()) {
+        return Err(said.error(exit));
+    }
     let tail = end.stderr_tail.trim();
     let mut message = if tail.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {tail}") };
     if exit != Exit::Ok && end.stopped.is_none() {
@@ -50,10 +84,67 @@ pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> Tool
             end.printed, command.max_output
         )));
     }
+    Ok(how)
+}
+
+/// The standard output, without secrets.
+fn printed(command: &Command, end: &CommandEnd) -> String {
     let text = String::from_utf8_lossy(&end.stdout);
-    let text = command.redact.as_ref().map_or_else(|| text.to_string(), |redact| redact(&text));
-    read(command.output, &text)
-        .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but its output is not JSON: {problem}")))
+    command.redact.as_ref().map_or_else(|| text.to_string(), |redact| redact(&text))
+}
+
+/// What a command that fails may print to standard output: `{"error": {"message", "code"?, "data"?}}` or
+/// `{"error": {"connection": PROVIDER}}`. Anything else it prints is ignored, as the output of a failed command is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidError {
+    error: SaidDetails,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SaidDetails {
+    Connection(NeededConnection),
+    Failure(SaidFailure),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NeededConnection {
+    connection: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidFailure {
+    message: String,
+    code: Option<String>,
+    data: Option<Value>,
+}
+
+impl SaidError {
+    fn of(command: &Command, end: &CommandEnd) -> Option<Self> {
+        let is_whole = end.printed == end.stdout.len() as u64;
+        is_whole.then(|| serde_json::from_str(&printed(command, end)).ok()).flatten()
+    }
+
+    /// The exit code decides about the kind.
+    fn error(self, exit: Exit) -> ToolError {
+        let SaidFailure { message, code, data } = match self.error {
+            SaidDetails::Connection(NeededConnection { connection }) => {
+                return ToolError::connection_required(connection);
+            }
+            SaidDetails::Failure(failure) => failure,
+        };
+        let mut error = exit.error(message.clone()).unwrap_or_else(|| ToolError::failed(message));
+        if let Some(code) = code {
+            error = error.with_code(code);
+        }
+        if let Some(data) = data {
+            error = error.with_data(data);
+        }
+        error
+    }
 }
 
 /// A hint for a failure that looks as if the sandbox caused it. The cause may be another: a command gets the same error
@@ -97,7 +188,7 @@ const NETWORK: [&str; 8] = [
 fn read(output: Output, text: &str) -> Result<Value, serde_json::Error> {
     let plain = || Value::String(text.strip_suffix('\n').unwrap_or(text).to_owned());
     match output {
-        Output::Json => serde_json::from_str(text),
+        Output::Json | Output::Content => serde_json::from_str(text),
         Output::Text => Ok(plain()),
         Output::Auto if text.trim().is_empty() => Ok(Value::Null),
         Output::Auto => Ok(serde_json::from_str(text).unwrap_or_else(|_| plain())),
@@ -157,6 +248,10 @@ mod tests {
         CommandEnd { code, printed: stdout.len() as u64, stdout, stderr_tail, stopped: None }
     }
 
+    fn value(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<Value> {
+        output(command, end, effect).map(|output| output.value)
+    }
+
     fn command(output: Output) -> Command {
         Command { output, ..Command::new(["prog"], Launcher::new(["l"])) }
     }
@@ -179,6 +274,22 @@ mod tests {
         assert!(error.to_string().contains("not JSON"), "{error}");
         let lossy = CommandEnd { stdout: vec![b'a', 0xff], printed: 2, ..end("", Ok(0)) };
         assert_eq!(value(&command(Output::Text), &lossy, Effect::Readonly).unwrap(), json!("a\u{fffd}"));
+    }
+
+    #[test]
+    fn e04_a_command_prints_content_blocks() {
+        let text = r#"{"value": {"pages": 1}, "content": [{"type": "text", "text": "one page"},
+            {"type": "image", "media_type": "image/png", "name": "p.png", "data": "iVBORw=="},
+            {"type": "audio", "media_type": "audio/wav", "data": "AAA="}]}"#;
+        let made = output(&command(Output::Content), &end(text, Ok(0)), Effect::Once).unwrap();
+        assert_eq!(made.value, json!({"pages": 1}));
+        let image = windlass::Artifact::new("image/png", [137u8, 80, 78, 71].as_slice()).named("p.png");
+        let audio = windlass::Artifact::new("audio/wav", [0u8, 0].as_slice());
+        assert_eq!(made.content, [Content::text("one page"), Content::Image(image), Content::Audio(audio)]);
+        for bad in ["{}", r#"{"content": [{"type": "picture"}]}"#, r#"{"content": [], "more": 1}"#, "no JSON"] {
+            let error = output(&command(Output::Content), &end(bad, Ok(0)), Effect::Once).unwrap_err().to_string();
+            assert!(error.contains("but its output is not "), "{bad}: {error}");
+        }
     }
 
     #[test]
@@ -205,6 +316,39 @@ mod tests {
             let error = value(&command(Output::Auto), &end("", death), Effect::Once).unwrap_err();
             assert!(error.kind() == "in_doubt" && error.to_string().contains("SIGKILL"), "{error}");
         }
+    }
+
+    #[test]
+    fn e29_a_failing_command_prints_its_error_as_json() {
+        let mut own = command(Output::Auto);
+        own.redact = Some(std::sync::Arc::new(|text: &str| text.replace("hunter2", "***")));
+        let failed = |text: &str, code| value(&own, &end(text, code), Effect::Once).unwrap_err();
+        let said =
+            r#"{"error": {"message": "sold out hunter2", "code": "sold_out", "data": {"left": ["hunter2", 0]}}}"#;
+        let error = failed(said, Ok(3));
+        assert_eq!(error.to_string(), "failed: sold out ***");
+        assert_eq!((error.code(), error.data()), (Some("sold_out"), Some(&json!({"left": ["***", 0]}))));
+        assert!(matches!(failed(said, Ok(75)), ToolError::Failed { retry: windlass::tool::Retryable::Yes, .. }));
+        let denied = failed(said, Ok(77));
+        assert_eq!((denied.to_string().as_str(), denied.data()), ("denied: sold out ***", None));
+        for other in ["", "{}", r#"{"error": "no"}"#, r#"{"error": {"message": "m", "cod": 1}}"#, r#"{"error": {}}"#] {
+            let error = failed(other, Ok(3));
+            assert!(error.to_string().ends_with("code 3: oops") && error.data().is_none(), "{other}: {error}");
+        }
+        assert_eq!(value(&own, &end(said, Ok(0)), Effect::Once).unwrap()["error"]["code"], "sold_out", "it succeeded");
+        assert_eq!(failed(said, Err(9)).kind(), "in_doubt", "a killed command does not vouch for what it printed");
+        let cut = CommandEnd { printed: 999, ..end(said, Ok(3)) };
+        assert_eq!(value(&own, &cut, Effect::Once).unwrap_err().data(), None, "part of an output is no error");
+    }
+
+    #[test]
+    fn e06_a_failing_command_names_the_connection_it_needs() {
+        let said = r#"{"error": {"connection": "github"}}"#;
+        for code in [1, 69, 77] {
+            let error = value(&command(Output::Auto), &end(said, Ok(code)), Effect::Once).unwrap_err();
+            assert!(matches!(error, ToolError::ConnectionRequired { provider } if provider == "github"));
+        }
+        assert_eq!(value(&command(Output::Auto), &end(said, Err(9)), Effect::Once).unwrap_err().kind(), "in_doubt");
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
-use windlass::{Artifact, Call, Content, Effect, Output, ToolError, ToolResult};
+use windlass::{Call, Effect, Output, ToolError, ToolResult};
 
 use super::status;
+use crate::media;
 use crate::net::{Client, HeaderName, HeaderValue, Method, NetError, NetErrorKind, Outgoing, Response};
 use crate::secret::Redactor;
 
 /// Characters that are shown of a failed response.
 const EXCERPT: usize = 600;
-/// Largest response that is neither JSON nor text and is stored in the record; larger ones are stored as artifacts.
-const INLINE: usize = 64 * 1024;
 
 /// Settings of an exchange besides the request.
 #[derive(Clone, Debug)]
@@ -21,11 +20,13 @@ pub(crate) struct Exchange {
     pub(crate) key_header: HeaderName,
     /// Headers of the response that are part of the result.
     pub(crate) shown: Vec<HeaderName>,
+    /// The provider that has to be connected if the server answers 401.
+    pub(crate) unauthorized: Option<String>,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { key_header: HeaderName::from_static("idempotency-key"), shown: Vec::new() }
+        Self { key_header: HeaderName::from_static("idempotency-key"), shown: Vec::new(), unauthorized: None }
     }
 }
 
@@ -40,9 +41,11 @@ pub(crate) async fn exchange(
     let method = outgoing.method.clone();
     let response = send(client, call, outgoing, how).await.map_err(|error| no_response(&error, call.effect()));
     let result = match response {
-        Ok(response) => match failure(&method, &response, call.effect()) {
+        Ok(response) => match failure(&method, &response, how, call.effect()) {
             Some(error) => Err(error),
-            None => output(call, &method, &response, how, seen).await.map_err(|error| not_stored(error, call.effect())),
+            None => output(call, &method, &response, how, seen)
+                .await
+                .map_err(|error| media::not_stored(error, call.effect())),
         },
         Err(error) => Err(error),
     };
@@ -84,31 +87,32 @@ fn no_response(error: &NetError, effect: Effect) -> ToolError {
     }
 }
 
-/// The error for a response that could not be stored.
-fn not_stored(error: ToolError, effect: Effect) -> ToolError {
-    match effect {
-        Effect::Once => {
-            ToolError::in_doubt(format!("the request succeeded, but its response could not be stored: {error}"))
-        }
-        _ => error,
-    }
-}
-
-fn failure(method: &Method, response: &Response, effect: Effect) -> Option<ToolError> {
+fn failure(method: &Method, response: &Response, how: &Exchange, effect: Effect) -> Option<ToolError> {
     if response.status.is_success() {
         return None;
+    }
+    if let (401, Some(provider)) = (response.status.as_u16(), &how.unauthorized) {
+        return Some(ToolError::connection_required(provider));
     }
     let text = String::from_utf8_lossy(&response.body);
     let excerpt: String = text.trim().chars().take(EXCERPT).collect();
     let detail = if excerpt.is_empty() { String::new() } else { format!(": {excerpt}") };
     let message = format!("{method} {} answered {}{detail}", response.url.without_query(), response.status);
-    status::error_of(response.status, effect, status::delay_of(&response.headers, SystemTime::now()), message)
+    let delay = status::delay_of(&response.headers, SystemTime::now());
+    let error = status::error_of(response.status, effect, delay, message)?;
+    Some(match json_of(response) {
+        Some(body) => error.with_data(body),
+        None => error,
+    })
 }
 
 fn redacted(error: ToolError, seen: &Redactor) -> ToolError {
     let clean = |text: String| seen.redact(&text).into_owned();
     match error {
-        ToolError::Failed { message, retry, code } => ToolError::Failed { message: clean(message), retry, code },
+        ToolError::Failed { message, retry, code, mut data } => {
+            data.iter_mut().for_each(|data| seen.redact_value(data));
+            ToolError::Failed { message: clean(message), retry, code, data }
+        }
         ToolError::Denied { reason } => ToolError::Denied { reason: clean(reason) },
         ToolError::InDoubt { reason } => ToolError::InDoubt { reason: clean(reason) },
         ToolError::Unavailable { message } => ToolError::Unavailable { message: clean(message) },
@@ -183,19 +187,5 @@ fn readable(response: &Response) -> Option<Value> {
 
 async fn file(call: &Call, response: &Response) -> ToolResult<Output> {
     let media_type = Some(media_type(response)).filter(|kind| !kind.is_empty());
-    let media_type = media_type.unwrap_or_else(|| "application/octet-stream".to_owned());
-    let artifact = if response.body.len() <= INLINE {
-        Artifact::new(media_type.clone(), response.body.as_ref())
-    } else {
-        let mut writer = call.new_artifact(media_type.clone());
-        writer.write(&response.body).await?;
-        writer.finish().await?
-    };
-    let value = json!({"media_type": media_type, "size": response.body.len()});
-    let content = match media_type.split('/').next() {
-        Some("image") => Content::Image(artifact),
-        Some("audio") => Content::Audio(artifact),
-        _ => Content::File(artifact),
-    };
-    Ok(Output::value(value).with(content))
+    media::output(call, media_type.as_deref().unwrap_or("application/octet-stream"), &response.body).await
 }

@@ -187,6 +187,14 @@ impl Request {
         Ok(self)
     }
 
+    /// If the server answers 401, the call waits until a person has connected this provider, and sends the request
+    /// again. Otherwise such a call is `denied`.
+    #[must_use]
+    pub fn connection_on_401(mut self, provider: impl Into<String>) -> Self {
+        self.exchange.unauthorized = Some(provider.into());
+        self
+    }
+
     /// The effect class of its method. A tool's own class is in its spec.
     pub fn effect(&self) -> Effect {
         effect_of(&self.method)

@@ -18,7 +18,7 @@ pub(crate) fn error_of(
     message: String,
 ) -> Option<ToolError> {
     let code = Some(format!("http_{}", status.as_u16()));
-    let failed = |retry| Some(ToolError::Failed { message: message.clone(), retry, code: code.clone() });
+    let failed = |retry| Some(ToolError::Failed { message: message.clone(), retry, code: code.clone(), data: None });
     match status.as_u16() {
         200..=299 => None,
         401 | 403 => Some(ToolError::denied(message)),

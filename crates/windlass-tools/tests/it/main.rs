@@ -25,6 +25,7 @@ mod retries;
 #[cfg(target_os = "linux")]
 mod secrets;
 mod server;
+mod standard;
 #[cfg(target_os = "linux")]
 mod start_failures;
 #[cfg(target_os = "linux")]

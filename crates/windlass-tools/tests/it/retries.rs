@@ -253,3 +253,51 @@ async fn requested_headers_are_part_of_the_result() {
     let outcome = call(finish(&server, request), value!({})).await;
     assert_eq!(outcome.value(), Some(&value!({"status": 201, "headers": {"x-total": "7"}, "body": "hi"})));
 }
+
+#[tokio::test]
+async fn e29_the_json_body_of_an_error_response_is_the_value_of_the_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "hunter2-hunter2").unwrap();
+    let secrets = Secrets::new([("KEY".to_owned(), Reference::File(file))]);
+    let server = Server::start(|_, n| match n {
+        1 => json(422, r#"{"code": "bad_seat", "seen": ["hunter2-hunter2"], "row": 7}"#),
+        2 => response(422, "content-type: text/plain\r\n", "no JSON"),
+        _ => json(500, &value!({"list": "x".repeat(100_000)}).to_string()),
+    })
+    .await;
+    let request = Request::new("GET", &server.url("/seat")).unwrap();
+    let request = request.header("Authorization", "Bearer ${secret:KEY}").unwrap().secrets(secrets);
+    let tool = finish(&server, request);
+    let windlass = Windlass::in_memory().tool(tool.retry(Retry::attempts(1))).await.unwrap();
+    let mut errors = Vec::new();
+    for n in 0..3 {
+        let outcome = windlass.call_json("ask", value!({"n": n})).await.unwrap();
+        errors.push(outcome.for_model()["error"].clone());
+    }
+    let [first, second, third] = &errors[..] else { panic!("{errors:?}") };
+    assert_eq!((&first["code"], &first["data"]["row"]), (&value!("http_422"), &value!(7)));
+    assert!(!first.to_string().contains("hunter2"), "{first}");
+    assert_eq!(second["data"], Value::Null);
+    let cut = third["data"].as_str().unwrap();
+    assert!(cut.len() <= windlass::limits::ERROR_BYTES && cut.contains("of 100011 bytes omitted here"), "{cut}");
+}
+
+#[tokio::test]
+async fn e06_a_401_waits_for_the_provider_that_the_tool_names() {
+    let server = Server::start(|_, n| if n == 1 { response(401, "", "") } else { json(200, r#""sent""#) }).await;
+    let request = Request::new("POST", &server.url("/mail")).unwrap().connection_on_401("post");
+    let windlass = Windlass::in_memory().tool(finish(&server, request)).await.unwrap();
+    let run = windlass.start(ToolCall::new("ask", value!({}))).await.unwrap();
+    let mut watch = run.watch(windlass::run::Cursor::START).await.unwrap();
+    while let Some(activity) = watch.next().await {
+        if let windlass::run::Happening::Parked { .. } = activity.unwrap().what {
+            windlass.inbox().connect("post").await.unwrap();
+        }
+    }
+    assert_eq!(run.outcome().await.unwrap().value(), Some(&value!("sent")));
+    let keys: Vec<_> = server.requests().iter().map(|received| received.headers["idempotency-key"].clone()).collect();
+    assert!(keys.len() == 2 && keys[0] == keys[1], "both attempts have the key of the call: {keys:?}");
+    let plain = tool(&Server::start(|_, _| response(401, "", "")).await, "GET", "/x");
+    assert_eq!(call(plain, value!({})).await.error().map(windlass::ToolError::kind), Some("denied"));
+}

@@ -14,17 +14,20 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 15] = [
+const CHAPTERS: [&str; 18] = [
     "start",
     "agent-backend",
     "tools",
     "attributes",
     "scripts",
+    "bodies",
+    "outputs",
     "runs",
     "sessions",
     "promise",
     "config",
     "people",
+    "principals",
     "operating",
     "http",
     "testing",
@@ -111,11 +114,14 @@ chapters! {
     the_examples_of_the_chapter_on_tools_work: "tools";
     the_examples_of_the_chapter_on_attributes_work: "attributes";
     the_examples_of_the_chapter_on_scripts_work: "scripts";
+    the_examples_of_the_chapter_on_durable_bodies_work: "bodies";
+    the_examples_of_the_chapter_on_outputs_work: "outputs";
     the_examples_of_the_chapter_on_runs_work: "runs";
     the_examples_of_the_chapter_on_sessions_work: "sessions";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
+    the_examples_of_the_chapter_on_principals_work: "principals";
     the_examples_of_the_chapter_on_operating_work: "operating";
     the_examples_of_the_chapter_on_http_work: "http";
     the_examples_of_the_chapter_on_testing_work: "testing";

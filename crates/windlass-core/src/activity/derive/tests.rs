@@ -47,7 +47,8 @@ fn toolbox() -> Toolbox {
 fn activities_of(operations: &mut OpenOperations, seq: u64, record: &Record) -> Vec<Activity> {
     let toolbox = toolbox();
     let policy = Policy::default();
-    let context = ActivityContext { run: RUN, parent: None, toolbox: &toolbox, locale: "en", policy: &policy };
+    let context =
+        ActivityContext { run: RUN, parent: None, attribution: None, toolbox: &toolbox, locale: "en", policy: &policy };
     operations.activities(seq, record, &context).into_vec()
 }
 
@@ -245,5 +246,5 @@ fn e05_the_end_of_a_call_carries_its_value_within_the_output_budget() {
     let Happening::CallFinished { value: Some(Value::String(text)), shortened: true, .. } = &said[2].what else {
         panic!("{said:?}")
     };
-    assert!(text.len() <= crate::limits::OUTPUT_BUDGET && text.contains("read_output"), "{}", text.len());
+    assert!(text.len() <= crate::limits::OUTPUT_BUDGET && text.contains("windlass runs output"), "{}", text.len());
 }

@@ -21,7 +21,8 @@ fn holds(source: &str) -> Result<bool, String> {
     let history = [call("find", true), call("charge", false)];
     let session = Session { id: Some("s1"), attended: true };
     let args = args();
-    let facts = Facts { args: &args, tool: Some(&spec), session, history: Some(&history) };
+    let facts =
+        Facts { args: &args, tool: Some(&spec), caller: Some("ada"), cause: None, session, history: Some(&history) };
     Expression::parse(source).map_err(|bad| bad.to_string())?.evaluate(&facts)
 }
 
@@ -112,7 +113,7 @@ mod with_cel {
             (
                 "args.a > 1 &&\n cent",
                 Some((2, 2)),
-                "there is no `cent`; an expression sees args, tool, session, history",
+                "there is no `cent`; an expression sees args, tool, caller, cause, session, history",
             ),
             ("args.a.startswith('x')", Some((1, 8)), "there is no function `startswith`"),
             ("now() > 1", Some((1, 1)), "there is no function `now`"),

@@ -73,13 +73,15 @@ impl ArtifactTable {
         let id = hasher.finish();
         let blob = self.blobs.entry(id).or_insert_with(|| Blob { size, pieces, ..Blob::default() });
         blob.media_type.get_or_insert(media_type);
-        let before = blob.claims.get(&by).copied();
-        let until = before.map_or(until, |before| before.max(until));
-        blob.claims.insert(by.clone(), until);
-        if let Some(before) = before {
-            self.ends.remove(&(before, id, by.clone()));
+        for holder in by.holders() {
+            let before = blob.claims.get(&holder).copied();
+            let until = before.map_or(until, |before| before.max(until));
+            blob.claims.insert(holder.clone(), until);
+            if let Some(before) = before {
+                self.ends.remove(&(before, id, holder.clone()));
+            }
+            self.ends.insert((until, id, holder));
         }
-        self.ends.insert((until, id, by));
         Ok(Stored { id, size })
     }
 
@@ -147,6 +149,12 @@ impl Inner {
         let may = match by {
             Access::Owner => true,
             Access::Session(_) => shown(by),
+            Access::Principal { name, session } => {
+                let acts_for = |run: &RunId| self.runs.get(run).is_some_and(|row| row.principal.as_ref() == Some(name));
+                let own = Access::Principal { name: name.clone(), session: None };
+                (blob.claims.contains_key(&own) || blob.refs.keys().any(acts_for))
+                    && session.clone().is_none_or(|session| shown(&Access::Session(session)))
+            }
             Access::Run(run) => {
                 let is_child = |other: &RunId| {
                     let parent = self.runs.get(other).and_then(|entry| entry.parent.as_ref());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::{Change, Claimed, Creation, Filter, KeyPlace, Mail, Message, StateFilter, StoreError, Wants};
+use super::Inner;
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
@@ -20,6 +21,8 @@ pub(super) struct RunRow {
     pub(super) summary: bool,
     pub(super) key: Option<Arc<str>>,
     pub(super) session: Option<Arc<str>>,
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) cause: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
     pub(super) epoch: u64,
     pub(super) records: Vec<Record>,
@@ -75,6 +78,25 @@ impl Mailbox {
     }
 }
 
+impl Inner {
+    /// Tells the runs that wait for the end of this run that it has finished.
+    pub(super) fn notify_awaiting(&mut self, finished: RunId) {
+        let Some(entry) = self.runs.get(&finished) else { return };
+        let awaiting = entry.mailbox.mail.iter().filter_map(|mail| match &mail.message {
+            Message::Await { by } => Some(*by),
+            _ => None,
+        });
+        for run in awaiting.collect::<Vec<_>>() {
+            let (message, dedupe) = (Message::Over { run: finished }, format!("over {finished}").into());
+            // A run that has ended, or was told before, does not take it.
+            if self.check_mail(run, &message, Some(&dedupe)).is_ok() {
+                self.deliver(run, message, Some(dedupe));
+                self.granted.push(run);
+            }
+        }
+    }
+}
+
 impl RunOwner {
     pub(super) fn new(worker: WorkerId, deaths: u64, first: bool) -> Self {
         Self { worker, deaths, orderly: false, first }
@@ -83,7 +105,7 @@ impl RunOwner {
 
 impl RunRow {
     pub(super) fn new(creation: Creation, epoch: u64, state: RunState, owner: RunOwner) -> Self {
-        let Creation { tool, at, key, session, parent, .. } = creation;
+        let Creation { tool, at, key, session, principal, cause, parent, .. } = creation;
         Self {
             tool,
             created: at,
@@ -91,6 +113,8 @@ impl RunRow {
             summary: false,
             key,
             session,
+            principal,
+            cause,
             parent,
             epoch,
             records: Vec::new(),
@@ -121,7 +145,10 @@ impl RunRow {
             worker: self.owner.worker,
             deaths: self.deaths,
             generation: self.generation,
+            key: self.key.clone(),
             session: self.session.clone(),
+            principal: self.principal.clone(),
+            cause: self.cause.clone(),
             parent: self.parent.clone(),
         }
     }
@@ -146,6 +173,8 @@ impl RunRow {
             last: last.worker,
             turn,
             session: self.session.clone(),
+            principal: self.principal.clone(),
+            cause: self.cause.clone(),
             parent: self.parent.clone(),
             sealed: None,
             damaged: None,
@@ -165,9 +194,12 @@ impl RunRow {
     }
 
     pub(super) fn matches(&self, filter: &Filter) -> bool {
-        let Filter { state, session, parent, tool, created_from, created_before } = filter;
+        let Filter { state, session, principal, cause, key, parent, tool, created_from, created_before } = filter;
         state.is_none_or(|state| self.is_in(state))
             && session.as_ref().is_none_or(|session| self.session.as_ref() == Some(session))
+            && principal.as_ref().is_none_or(|principal| self.principal.as_ref() == Some(principal))
+            && cause.as_ref().is_none_or(|cause| self.cause.as_ref() == Some(cause))
+            && key.as_ref().is_none_or(|key| self.key.as_ref() == Some(key))
             && parent.is_none_or(|parent| self.parent.as_ref().is_some_and(|found| found.0 == parent))
             && tool.as_ref().is_none_or(|tool| self.tool == *tool)
             && created_from.is_none_or(|from| self.created >= from)

@@ -143,7 +143,7 @@ impl Inner {
             (SessionChange::Set { name, .. }, Some(row)) => row.others(kind, name),
             _ => 0,
         };
-        let info = row.map(|row| SessionInfo { name: name.clone(), ..row.info.clone() });
+        let info = row.map(|row| SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() });
         refuse_session_write(&change, info.as_ref(), entries)?;
         let created = row.is_none();
         let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(at));
@@ -196,7 +196,7 @@ impl Inner {
 
     fn session_info(&self, name: &Arc<str>) -> Option<SessionInfo> {
         let row = &self.sessions.all.get(name)?.row;
-        Some(SessionInfo { name: name.clone(), ..row.info.clone() })
+        Some(SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() })
     }
 
     fn list_sessions(&self, filter: &SessionFilter, before: Option<&SessionCursor>, limit: usize) -> Vec<SessionInfo> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::{Entry as FeedRecord, StoreError};
+use super::super::{Creation, Entry as FeedRecord, StoreError};
 use super::Inner;
 use super::session_rows::SessionRow;
 use crate::id::RunId;
@@ -59,9 +59,13 @@ impl Sessions {
         }
     }
 
-    /// Adds a run, which is the beginning of a session that does not exist yet.
-    pub(super) fn add_run(&mut self, session: &Arc<str>, at: Timestamp) {
-        let found = self.all.entry(session.clone()).or_insert_with(|| Session::created(at));
+    /// Adds a run. It begins a session that does not exist yet, which belongs to the principal of the run.
+    pub(super) fn add_run(&mut self, session: &Arc<str>, creation: &Creation) {
+        let found = self.all.entry(session.clone()).or_insert_with(|| {
+            let mut session = Session::created(creation.at);
+            session.row.info.owner = creation.principal.clone();
+            session
+        });
         found.runs += 1;
     }
 

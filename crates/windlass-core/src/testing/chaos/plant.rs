@@ -18,6 +18,8 @@ pub(super) enum Plant {
     ForgetDoubts,
     /// Shared admission grants a key that another operation holds.
     DoubleGrant,
+    /// The clock of a worker does not count the time in which the worker stood still.
+    StandingClock,
     /// The roster drops the request for a run that was found due while its previous owner was still here: a lost
     /// wake-up.
     #[cfg_attr(not(test), expect(dead_code, reason = "planted in the kernel by its own tests"))]

@@ -59,6 +59,11 @@ fn w11_a_wake_up_that_the_roster_loses_is_found() {
 }
 
 #[test]
+fn w11_e18_a_clock_that_stands_still_with_its_worker_is_found() {
+    finds(Plant::StandingClock, "must happen once");
+}
+
+#[test]
 fn w11_e09_a_key_that_shared_admission_grants_twice_is_found() {
     finds(Plant::DoubleGrant, "held the till at the same time");
 }
@@ -99,7 +104,7 @@ fn w01_a_worker_that_unfreezes_does_not_continue_an_attempt_that_others_consider
     let frozen = Sim::new(1);
     let other = frozen.beside(2);
     let first = worker(&frozen, 1);
-    let run = first.start(ToolCall::new("slow", json!({}))).unwrap();
+    let run = first.start_unconfirmed(ToolCall::new("slow", json!({}))).unwrap();
     // It freezes in the middle of its attempt, for longer than the attempt may take.
     while frozen.step() {}
     other.pass_to(120_000_000_000);

@@ -83,7 +83,8 @@ impl Outside<'_> {
 
     /// Tells the runs that wait for a provider that it is connected, or why it was refused.
     pub fn connect(&self, provider: &str, refused: Option<&str>) {
-        let waits = |item: &Awaited| matches!(&item.park.on, Blocked::Connection { provider: p } if **p == *provider);
+        let waits =
+            |item: &Awaited| matches!(&item.park.on, Blocked::Connection { provider: p, .. } if **p == *provider);
         if self.inbox().iter().any(waits) {
             let (provider, refused) = (provider.to_owned(), refused.map(str::to_owned));
             let told = self.act(move |runtime| async move { runtime.connect(&provider, refused.as_deref()).await });

@@ -191,6 +191,25 @@ pub(super) fn l16_an_id_alone_gives_no_access(store: &dyn Store) {
     assert_eq!(size(store, id, session("bob")), Ok(6));
 }
 
+pub(super) fn l28_a_principal_reads_only_artifacts_of_its_own(store: &dyn Store) {
+    let of =
+        |name: &str, session: Option<&str>| Access::Principal { name: name.into(), session: session.map(Into::into) };
+    let Stored { id, .. } = upload(store, b"for s", of("ada", Some("s")), 9);
+    assert_eq!(size(store, id, of("ada", None)), Ok(5));
+    assert_eq!(size(store, id, of("ada", Some("s"))), Ok(5));
+    assert_eq!(size(store, id, of("ada", Some("t"))), missing(id), "it was stored for another session");
+    assert_eq!(size(store, id, of("bob", None)), missing(id));
+    assert_eq!(size(store, id, of("bob", Some("s"))), missing(id), "a session's name gives no access");
+    assert_eq!(size(store, id, session("s")), Ok(5), "the runs of the session can use it");
+    let acting = |n, name: &str| Creation { principal: Some(name.into()), ..in_session(n, "s") };
+    must(outside(store, vec![start(1, acting(1, "ada")), refer(1, id)]));
+    sweep(store, 9);
+    assert_eq!(size(store, id, of("ada", None)), Ok(5), "a run that acts for it refers to it");
+    assert_eq!(size(store, id, of("bob", None)), missing(id));
+    must(outside(store, vec![start(2, acting(2, "bob")), refer(2, id)]));
+    assert_eq!(size(store, id, of("bob", None)), Ok(5));
+}
+
 pub(super) fn l16_a_family_without_a_session_shares_artifacts(store: &dyn Store) {
     let mut root = Owner::create(store, 1);
     root.write(vec![start(2, child_of(2, 1)), start(3, child_of(3, 2)), start(4, child_of(4, 1))]);

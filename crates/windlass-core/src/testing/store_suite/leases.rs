@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::scene::{
-    Owner, claim_at, claim_due, due, finished, held, info, must, new, number, run, set_clock, suspended,
+    Owner, at, cancel, claim_at, claim_due, doubt, due, finished, held, info, mail, must, new, number, park, post,
+    record, run, set_clock, start, suspended,
 };
-use crate::id::WorkerId;
-use crate::run::state::RunState;
-use crate::store::{Change, Creation, Store, StoreError};
+use crate::id::{RunId, WorkerId};
+use crate::path::Path;
+use crate::run::state::{Blocked, RunState};
+use crate::store::{Author, Change, Creation, NewMessage, Store, StoreError};
 use crate::testing::block_on;
 
 /// Makes a worker's lease end at this time.
@@ -95,6 +97,72 @@ pub(super) fn runs_whose_lease_is_over_are_due(store: &dyn Store) {
     assert_eq!(all, [1, 2], "a lease covers every run of its worker");
     renew(store, 2, 400);
     assert_eq!(due(store, 300).0, Vec::<u8>::new());
+}
+
+/// One change of every kind that an owner can write.
+fn every_change(of: RunId) -> Vec<Change> {
+    let changes = vec![
+        Change::Create(new(1)),
+        start(3, new(3)),
+        Change::Append(vec![record(1, serde_json::json!(1))]),
+        Change::Continue,
+        Change::State(finished()),
+        Change::Doubts(vec![doubt(0, 1)]),
+        Change::Parks(vec![park(0, Blocked::Time)]),
+        Change::Keys(Vec::new()),
+        Change::Leave(vec![Path::root()]),
+        Change::Examined(1),
+        Change::Consumed(vec![1]),
+        Change::Refer { run: of, artifacts: Vec::new(), by: of },
+        Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
+        Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
+    ];
+    for change in &changes {
+        // A new kind of change must be added to the list above.
+        match change {
+            Change::Create(_)
+            | Change::Start { .. }
+            | Change::Append(_)
+            | Change::Continue
+            | Change::State(_)
+            | Change::Doubts(_)
+            | Change::Parks(_)
+            | Change::Keys(_)
+            | Change::Leave(_)
+            | Change::Examined(_)
+            | Change::Consumed(_)
+            | Change::Refer { .. }
+            | Change::Mail { .. }
+            | Change::Post { .. } => {}
+        }
+    }
+    changes
+}
+
+pub(super) fn e18_every_write_of_a_superseded_worker_is_refused(store: &dyn Store) {
+    renew(store, 1, 100);
+    let frozen = Owner::create_as(store, 1, owned(1, 1));
+    Owner::create_as(store, 2, owned(2, 2));
+    must(post(store, run(1), cancel("unread")));
+    assert_eq!(claim_due(store, 2, 100, 9), [1], "its lease is over");
+    // It goes on: its lease is valid again, but the run is no longer its own.
+    set_clock(store, 101);
+    must(block_on(store.renew(WorkerId::from_number(1), Duration::from_micros(100))));
+    for change in every_change(run(1)) {
+        let stale = Err(StoreError::Stale { run: run(1), epoch: frozen.epoch, current: 2 });
+        let answer = frozen.submit(vec![change.clone()]);
+        // A store without shared admission supports no `Leave`.
+        let is_unsupported = matches!((&change, &answer), (Change::Leave(_), Err(StoreError::Invalid(_))));
+        assert!(answer == stale || is_unsupported, "{change:?}: {answer:?}");
+    }
+    must(block_on(store.release(run(1), frozen.epoch)));
+    let now = info(store, run(1));
+    assert_eq!((now.state, now.worker, now.epoch), (RunState::Running, WorkerId::from_number(2), 2));
+    assert_eq!((now.doubts, now.parks, now.generation), (vec![], vec![], 0));
+    assert_eq!((block_on(store.info(run(3))), mail(store, run(2), 0)), (Ok(None), vec![]));
+    let mut owner = Owner { epoch: 2, ..frozen };
+    assert_eq!((owner.journal().len(), mail(store, run(1), 0).len()), (1, 1), "nothing was written or consumed");
+    owner.append(serde_json::json!("the new owner can write"));
 }
 
 pub(super) fn e18_due_runs_are_claimed_as_they_are_found(store: &dyn Store) {

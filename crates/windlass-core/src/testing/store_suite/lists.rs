@@ -69,7 +69,7 @@ pub(super) fn the_inbox_has_what_waits_for_a_person(store: &dyn Store) {
     let waits = [
         (1, Blocked::Input { name: "address".into(), at: None }, true),
         (2, approval, true),
-        (3, Blocked::Connection { provider: "mail".into() }, true),
+        (3, Blocked::Connection { provider: "mail".into(), after: None }, true),
         (4, Blocked::Time, false),
         (5, Blocked::Signal { name: "go".into() }, false),
         (6, Blocked::Child { run: run(9) }, false),
@@ -161,7 +161,43 @@ pub(super) fn lists_show_the_runs_of_a_tool(store: &dyn Store) {
     assert_eq!(page, [info(store, run(4))]);
 }
 
-pub(super) fn lists_match_every_field_of_a_filter(store: &dyn Store) {
+pub(super) fn b13_l28_runs_are_found_by_principal_cause_and_key(store: &dyn Store) {
+    let text = |text: String| Some(text.as_str().into());
+    for n in 1..=6u8 {
+        let principal = if n % 2 == 0 { "ada" } else { "bob" };
+        let (principal, cause) = (text(principal.to_owned()), text(format!("message {}", n / 3)));
+        let creation =
+            Creation { principal, cause, key: text(format!("key-{n}")), session: Some("s".into()), ..new(n) };
+        match n {
+            1..=3 => drop(Owner::create_as(store, n, creation)),
+            _ => must(outside(store, vec![start(n, creation)])),
+        }
+    }
+    Owner::create(store, 7);
+    let of = |filter: Filter| numbers(store, filter);
+    assert_eq!(of(Filter::principal("ada")), [2, 4, 6]);
+    assert_eq!(of(Filter::principal("bob")), [1, 3, 5]);
+    assert_eq!(of(Filter::principal("ad")), Vec::<u8>::new());
+    assert_eq!(of(Filter::cause("message 1")), [3, 4, 5]);
+    assert_eq!(of(Filter { cause: Some("message 1".into()), ..Filter::principal("ada") }), [4]);
+    assert_eq!(of(Filter::key("key-5")), [5]);
+    assert_eq!(of(Filter { key: Some("key-5".into()), ..Filter::principal("ada") }), Vec::<u8>::new());
+    assert_eq!(of(Filter { principal: Some("bob".into()), ..Filter::queued() }), [5]);
+    assert_eq!(of(Filter { principal: Some("bob".into()), ..Filter::session("s") }), [1, 3, 5]);
+    assert_eq!(latest(store, Filter::principal("ada"), Some(6), 1), [4]);
+    let found = must(block_on(store.list(Filter::principal("ada"), Some(run(2)), 1)));
+    assert_eq!(found, [info(store, run(4))]);
+    let shown = |n| {
+        let info = info(store, run(n));
+        [info.principal, info.cause, info.key].map(|text| text.map(|text| text.to_string()))
+    };
+    assert_eq!(shown(4), ["ada", "message 1", "key-4"].map(|text| Some(text.to_owned())));
+    assert_eq!(shown(7), [None, None, None]);
+    let (_, claimed) = Owner::claim(store, run(4));
+    assert_eq!((claimed.principal.as_deref(), claimed.cause.as_deref()), (Some("ada"), Some("message 1")));
+}
+
+pub(super) fn b13_lists_match_every_field_of_a_filter(store: &dyn Store) {
     let created = |n: u8| Timestamp::from_micros(i64::from(n) * 1_000);
     for n in 1..=8 {
         let tool = if n % 2 == 0 { "mail" } else { "pay" };
@@ -197,7 +233,7 @@ pub(super) fn runs_are_counted(store: &dyn Store) {
     Owner::create(store, 4).write(vec![Change::State(suspended(None))]);
     Owner::create(store, 5).write(vec![Change::State(held()), Change::Doubts(vec![doubt(0, 1)])]);
     Owner::create(store, 6).write(vec![Change::State(finished())]);
-    let parks = vec![park(0, Blocked::Connection { provider: "mail".into() })];
+    let parks = vec![park(0, Blocked::Connection { provider: "mail".into(), after: None })];
     Owner::create(store, 7).write(vec![Change::Parks(parks), Change::State(suspended(None))]);
     let expected = Counts { queued: 2, running: 1, suspended: 2, held: 1, finished: 1, inbox: 2 };
     assert_eq!(must(block_on(store.counts())), expected);

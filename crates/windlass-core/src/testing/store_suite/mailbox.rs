@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::scene::{
-    Owner, cancel, doubt, duplicate, finished, info, keyed, mail, must, new, once, outside, post, record, run, settle,
-    start, text,
+    Owner, cancel, doubt, due, duplicate, finished, info, keyed, mail, must, new, once, outside, post, record, run,
+    settle, start, text,
 };
 use crate::run::state::Doubt;
-use crate::store::{Change, Store, StoreError};
+use crate::store::{Change, Message, Store, StoreError};
 use crate::testing::block_on;
 
 pub(super) fn mail_has_positions_that_are_never_used_again(store: &dyn Store) {
@@ -164,4 +164,30 @@ pub(super) fn resubmitting_an_owners_commit_sends_no_message_twice(store: &dyn S
     must(bare.submit(vec![once(run(2), "again", "k"), once(run(1), "to itself", "k")]));
     assert_eq!(mail(store, run(2), 0).len(), 2, "its dedupe key prevents a second delivery");
     assert_eq!(mail(store, run(1), 0).len(), 1);
+}
+
+pub(super) fn runs_that_await_a_run_are_told_in_the_commit_that_finishes_it(store: &dyn Store) {
+    let mut awaited = Owner::create(store, 1);
+    let mut waiting = Owner::create(store, 2);
+    let mut over = Owner::create(store, 3);
+    Owner::create(store, 4);
+    let awaits = |n: u8| Change::Mail {
+        run: run(1),
+        message: Message::Await { by: run(n) },
+        dedupe: Some(format!("await {n}").into()),
+    };
+    must(outside(store, vec![awaits(2), awaits(3), awaits(9)]));
+    waiting.suspend(0, None);
+    over.write(vec![Change::State(finished())]);
+    assert_eq!((mail(store, run(2), 0), due(store, 1).0), (vec![], vec![]), "not before it has finished");
+    awaited.write(vec![Change::Append(vec![record(1, json!("done"))]), Change::State(finished())]);
+    let told = vec![(1, text(&Message::Over { run: run(1) }))];
+    assert_eq!(mail(store, run(2), 0), told);
+    assert_eq!(mail(store, run(4), 0), [], "it waits for nothing");
+    assert_eq!(due(store, 1).0, [2], "it is due at once, and nothing else is");
+    assert_eq!(
+        outside(store, vec![awaits(4)]),
+        Err(StoreError::Finished(run(1))),
+        "the sender reads the outcome instead"
+    );
 }

@@ -106,6 +106,7 @@ pub(super) fn l20_a_session_is_opened_once_and_shown(store: &dyn Store) {
         created: at(5),
         closed: None,
         messages: 0,
+        opened: true,
     };
     assert_eq!(session(store), Some(expected.clone()));
     assert_eq!(write(store, 8, SessionChange::Title(Some("Journey".into()))), Ok(SessionAnswer::Done));
@@ -142,8 +143,10 @@ pub(super) fn l20_sessions_are_listed_newest_first_in_pages(store: &dyn Store) {
 }
 
 pub(super) fn l20_a_run_brings_its_session_into_being(store: &dyn Store) {
-    let mut owner = Owner::create_as(store, 3, in_session(3));
-    assert_eq!(session(store), Some(SessionInfo { name: "s".into(), created: at(3), ..SessionInfo::default() }));
+    let of_ada = Creation { principal: Some("ada".into()), ..in_session(3) };
+    let mut owner = Owner::create_as(store, 3, of_ada);
+    let begun = SessionInfo { name: "s".into(), owner: Some("ada".into()), created: at(3), ..SessionInfo::default() };
+    assert_eq!(session(store), Some(begun), "it belongs to the principal of its first run");
     owner.write(vec![Change::State(finished())]);
     must(block_on(store.purge(run(3), at(9))));
     assert_eq!(session(store), None, "it goes with its last run");

@@ -9,6 +9,7 @@ pub(super) fn holder(access: &Access) -> String {
     match access {
         Access::Owner => "owner".to_owned(),
         Access::Session(name) => format!("session:{name}"),
+        Access::Principal { name, .. } => format!("principal:{name}"),
         Access::Run(run) => format!("run:{run}"),
     }
 }
@@ -61,6 +62,18 @@ pub(super) fn may_read(
     let run = match by {
         Access::Owner => return Ok(true),
         Access::Session(_) => return is_shown(connection, blob, &holder(by)),
+        Access::Principal { name, session } => {
+            let is_in_session = match session {
+                Some(session) => is_shown(connection, blob, &holder(&Access::Session(session.clone())))?,
+                None => true,
+            };
+            let is_own = || -> rusqlite::Result<bool> {
+                let sql = params![blob, name];
+                let by_run = connection.prepare_cached(PRINCIPAL_REFERENCE)?.query_row(sql, |row| row.get(0))?;
+                Ok(by_run || is_shown(connection, blob, &holder(by))?)
+            };
+            return Ok(is_in_session && is_own()?);
+        }
         Access::Run(run) => *run,
     };
     Ok(is_shown(connection, blob, &scope(connection, run, creation)?)?
@@ -83,6 +96,9 @@ pub(super) const OWN_REFERENCE: &str = "SELECT EXISTS (SELECT 1 FROM refs
 
 pub(super) const CHILD_REFERENCE: &str = "SELECT EXISTS (SELECT 1 FROM runs CROSS JOIN refs ON refs.run = runs.id
     WHERE runs.parent_run = ?2 AND refs.blob = ?1 AND refs.scope IS NOT NULL)";
+
+pub(super) const PRINCIPAL_REFERENCE: &str = "SELECT EXISTS (SELECT 1 FROM refs CROSS JOIN runs ON runs.id = refs.run
+    WHERE refs.blob = ?1 AND refs.scope IS NOT NULL AND runs.principal = ?2)";
 
 fn exists(connection: &Connection, sql: &str, blob: i64, run: RunId) -> rusqlite::Result<bool> {
     connection.prepare_cached(sql)?.query_row(params![blob, run.as_bytes()], |row| row.get(0))

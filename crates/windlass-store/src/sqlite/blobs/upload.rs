@@ -72,7 +72,9 @@ pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &Blob
             }
             let blob = existing.unwrap_or(own);
             connection.prepare_cached(SET_MEDIA_TYPE)?.execute(params![blob, media_type])?;
-            claim(connection, blob, &access::holder(by), *until)?;
+            for holder in by.holders() {
+                claim(connection, blob, &access::holder(&holder), *until)?;
+            }
             Ok(BlobOutcome::Written(blob))
         }
         BlobJob::Abandon { blob } => {

@@ -91,15 +91,15 @@ pub(super) const DAMAGED: [&str; 4] = [
 ];
 
 /// Adds a session. `kept` as in the table.
-const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, sum)
-    SELECT id, ?1, ?2, ?3, windlass_sum(id, ?1, NULL, NULL, ?2, NULL, NULL, 0, ?3)
+const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
+    SELECT id, ?1, ?2, ?3, ?4, windlass_sum(id, ?1, NULL, ?4, ?2, NULL, NULL, 0, ?3)
     FROM (SELECT coalesce(max(id), 0) + 1 AS id FROM sessions) RETURNING id";
 
 /// Selects the columns of [`StoredSession`].
 macro_rules! select_sessions {
     ($($which:literal),+) => {
         concat!(
-            "SELECT id, name, title, owner, created, closed, reason, messages,
+            "SELECT id, name, title, owner, created, closed, reason, messages, kept,
                     sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept)
              FROM sessions ",
             $($which),+
@@ -120,7 +120,7 @@ impl StoredSession {
     /// Reads the columns of `select_sessions!`. The inner error is damage.
     fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, StoreError>> {
         let name: String = row.get(1)?;
-        if !row.get::<_, bool>(8)? {
+        if !row.get::<_, bool>(9)? {
             return Ok(Err(StoreError::Damaged { run: None, place: format!("the row of session {name}") }));
         }
         let closed = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
@@ -132,6 +132,7 @@ impl StoredSession {
             created: Timestamp::from_micros(row.get(4)?),
             closed: closed.map(|at| Closing { at, reason: reason.unwrap_or_default().into() }),
             messages: unsigned(row.get(7)?),
+            opened: row.get(8)?,
         };
         Ok(Ok(Self { id: row.get(0)?, info }))
     }
@@ -142,8 +143,14 @@ impl StoredSession {
 }
 
 /// Adds a session and returns its number. `kept` as in the table.
-pub(super) fn insert(connection: &Connection, name: &str, at: Timestamp, kept: bool) -> rusqlite::Result<i64> {
-    connection.prepare_cached(INSERT)?.query_row(params![name, at.as_micros(), kept], |row| row.get(0))
+pub(super) fn insert(
+    connection: &Connection,
+    name: &str,
+    at: Timestamp,
+    kept: bool,
+    owner: Option<&str>,
+) -> rusqlite::Result<i64> {
+    connection.prepare_cached(INSERT)?.query_row(params![name, at.as_micros(), kept, owner], |row| row.get(0))
 }
 
 /// The number of a session, and whether it is closed.

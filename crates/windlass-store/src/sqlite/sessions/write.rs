@@ -149,7 +149,7 @@ impl WriteTx<'_> {
         let id = match found {
             Some(session) => session.id,
             None => {
-                let id = insert(connection, &job.session, job.at, true)?;
+                let id = insert(connection, &job.session, job.at, true, None)?;
                 self.sessions.remember(&job.session, (id, false));
                 id
             }

@@ -163,7 +163,9 @@ impl WriteTx<'_> {
         if let Some((number, _)) = self.known_session(name)? {
             return Ok(Some(number));
         }
-        let number = sessions::insert(self.connection, name, creation.at, false)?;
+        // The session belongs to the principal of its first run.
+        let owner = creation.principal.as_deref();
+        let number = sessions::insert(self.connection, name, creation.at, false, owner)?;
         self.sessions.remember(name, (number, false));
         Ok(Some(number))
     }
@@ -216,11 +218,12 @@ pub(in crate::sqlite) fn insert(
 ) -> rusqlite::Result<()> {
     let RunRow { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
     let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                 session, turn, parent_run, parent_path, tail, length, ended, mail, sum)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 0,
+                                 session, turn, parent_run, parent_path, tail, length, ended, principal, cause, mail, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, 0,
                        windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, ?9, ?10, ?11, ?12, ?13,
                                     (SELECT name FROM sessions WHERE id = ?13), ?14, ?15, ?16, 0, 0, 0, NULL, NULL, 0,
-                                    ?17, ?18, ?19, 0, 0))";
+                                    ?17, ?18, ?19, 0, 0)
+                       + iif(?20 IS NULL AND ?21 IS NULL, 0, windlass_sum(?20, ?21)))";
     let parent = creation.parent.as_deref();
     connection.prepare_cached(sql)?.execute(params![
         id,
@@ -242,6 +245,8 @@ pub(in crate::sqlite) fn insert(
         tail.position,
         signed(tail.length),
         ended.map(Timestamp::as_micros),
+        creation.principal,
+        creation.cause,
     ])?;
     Ok(())
 }

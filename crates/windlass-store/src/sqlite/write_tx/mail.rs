@@ -1,7 +1,8 @@
 //! Mailboxes: which messages are accepted, and how they wake suspended runs.
 
 use rusqlite::{Connection, params};
-use windlass_core::store::StoreError;
+use windlass_core::RunId;
+use windlass_core::store::{Message, StoreError};
 
 use super::super::blobs;
 use super::super::decide::{self, AT_ONCE, OwnerGuard, RunHead};
@@ -79,6 +80,37 @@ impl WriteTx<'_> {
             connection
                 .prepare_cached("UPDATE runs SET doubts = ?2 WHERE id = ?1")?
                 .execute(params![head.id, job::encode_list(&head.doubts)?])?;
+        }
+        Ok(())
+    }
+}
+
+pub(in crate::sqlite) const UNREAD: &str = "SELECT body FROM mail WHERE run = ?1 AND body IS NOT NULL";
+/// How the text of a [`Message::Await`] begins.
+const AWAIT: &str = r#"{"type":"await""#;
+
+impl WriteTx<'_> {
+    /// Tells the runs that wait for the end of a run that it has finished.
+    pub(super) fn notify_awaiting(&mut self, finished: RunId, id: i64) -> Result<(), JobError> {
+        let mut awaiting = Vec::new();
+        let mut statement = self.connection.prepare_cached(UNREAD)?;
+        let mut rows = statement.query([id])?;
+        while let Some(row) = rows.next()? {
+            let body = row.get_ref(0)?.as_str().unwrap_or_default();
+            if body.starts_with(AWAIT)
+                && let Ok(Message::Await { by }) = serde_json::from_str(body)
+            {
+                awaiting.push(by);
+            }
+        }
+        for run in awaiting {
+            let message = PendingMessage::over(run, finished)?;
+            match self.takes(&message) {
+                Ok(()) => self.deliver(&message)?,
+                // It has ended, or was told before.
+                Err(JobError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Suspended runs: they exist only in the store. They are taken up again when a message arrives or their timer is due.
-//! Waiters for their end wait here. A suspended run without waiters has no task and no entry in
-//! the roster.
+//! Runs that this process does not drive at the moment: it finds those that are due and takes them up, waits for their
+//! end, writes messages to them, and restores their places in the key queues. A suspended run without waiters has no task
+//! and no entry in the roster.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,11 +11,14 @@ use std::task::{Context, Poll, Waker};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 use serde_json::Value;
 
+use crate::drives::DriveScope;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
+use crate::roster::TakeUpCause;
 use crate::run::Run;
 use crate::run::drive::{Completion, RunEnd};
 use crate::run::state::{RunInfo, RunState};
@@ -25,7 +28,7 @@ use crate::tool::ToolError;
 use crate::troubles::Troubles;
 
 #[derive(Default)]
-pub(crate) struct SuspendedRuns {
+pub(crate) struct UndrivenRuns {
     due_timer: Mutex<DueTimer>,
     /// Limits the log lines about store failures, which every run meets at once.
     troubles: Troubles,
@@ -37,6 +40,28 @@ pub(crate) struct SuspendedRuns {
     pub(crate) on_change: Mutex<Option<OnChange>>,
     /// Whether the unfinished runs of the store have got back their places in the key queues.
     are_places_restored: futures_util::lock::Mutex<bool>,
+    /// Runs whose end other runs wait for.
+    pub(crate) awaited: AwaitedRuns,
+}
+
+/// Unfinished runs whose end a run of this process waits for, which may be suspended by then.
+#[derive(Default)]
+pub(crate) struct AwaitedRuns {
+    runs: Mutex<FxHashSet<RunId>>,
+    /// Whether there is any, to skip the lock at the end of every run.
+    any: AtomicBool,
+}
+
+impl AwaitedRuns {
+    pub(crate) fn insert(&self, run: RunId) {
+        self.runs.lock().insert(run);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether the run was awaited. True only once.
+    pub(crate) fn remove(&self, run: RunId) -> bool {
+        self.any.load(Ordering::Acquire) && self.runs.lock().remove(&run)
+    }
 }
 
 /// The timer for the next suspended run that is due.
@@ -87,7 +112,7 @@ impl Kernel {
     /// Forgets all runs at shutdown, and notifies everything that waits for them.
     pub(crate) fn forget_all(&self) {
         self.roster.clear().into_iter().for_each(|waiters| self.notify_waiters(waiters, &RunEnd::Elsewhere));
-        if let Some(task) = self.suspended.due_timer.lock().task.take() {
+        if let Some(task) = self.undriven.due_timer.lock().task.take() {
             task.wake();
         }
         self.reach.watchers.wake_all();
@@ -151,7 +176,7 @@ impl Kernel {
     pub(crate) fn report_store_failure(&self, run: Option<RunId>, what: &str, error: &StoreError) -> String {
         let trouble = format!("{what}: {error}");
         let now = std::time::Duration::from_nanos(self.env.clock.ticks());
-        match (self.suspended.troubles.met(&trouble, now), run) {
+        match (self.undriven.troubles.met(&trouble, now), run) {
             (Some(suppressed), Some(run)) => tracing::warn!(%run, suppressed, "{trouble}"),
             (Some(suppressed), None) => tracing::warn!(suppressed, "{trouble}"),
             (None, _) => {}
@@ -162,7 +187,7 @@ impl Kernel {
     /// Logs the end of a failure if its beginning was logged.
     pub(crate) fn report_recovery(&self, trouble: Option<String>) {
         if let Some(trouble) = trouble
-            && let Some(suppressed) = self.suspended.troubles.over(&trouble)
+            && let Some(suppressed) = self.undriven.troubles.over(&trouble)
         {
             tracing::warn!(suppressed, "recovered from: {trouble}");
         }
@@ -170,7 +195,7 @@ impl Kernel {
 
     /// Makes sure that due runs are looked for at this time.
     pub(crate) fn set_due_timer(self: &Arc<Self>, at: Timestamp) {
-        let mut due_timer = self.suspended.due_timer.lock();
+        let mut due_timer = self.undriven.due_timer.lock();
         if due_timer.at.is_some_and(|set| set <= at) && due_timer.running {
             return;
         }
@@ -187,7 +212,7 @@ impl Kernel {
                     if strong.closed.load(Ordering::Acquire) {
                         return;
                     }
-                    let Some(at) = strong.suspended.next_due_time() else { return };
+                    let Some(at) = strong.undriven.next_due_time() else { return };
                     // The wall clock may jump, for instance after a laptop slept, so it is checked at intervals.
                     let timer = clock.sleep(at.since(clock.now()).min(limits::CLOCK_CHECK));
                     let due = DueTimerWait { kernel: kernel.clone(), at, timer };
@@ -203,15 +228,18 @@ impl Kernel {
 
     /// Takes up every run that is due. Several calls in a row lead to one request to the store.
     pub(crate) fn look_for_due(self: &Arc<Self>) {
-        if self.drives && !self.closed.load(Ordering::Acquire) {
+        if self.drives.any() && !self.closed.load(Ordering::Acquire) {
             self.set_due_timer(self.env.clock.now());
         }
     }
 
     /// Claims and drives every run that is due, a bounded number at a time, and sets the timer for the next one.
     pub(crate) async fn take_up_due(self: &Arc<Self>) {
-        while self.drives && !self.closed.load(Ordering::Acquire) {
-            self.suspended.claiming.fetch_add(1, Ordering::AcqRel);
+        if let DriveScope::Own(_) = self.drives {
+            return self.take_up_own_due().await;
+        }
+        while self.drives.any() && !self.closed.load(Ordering::Acquire) {
+            self.undriven.claiming.fetch_add(1, Ordering::AcqRel);
             let due = match self.restore_places().await {
                 Ok(()) => self.store.claim_due(self.lease.worker, limits::CLAIM_BATCH).await,
                 Err(error) => Err(error),
@@ -219,14 +247,14 @@ impl Kernel {
             let due = match due {
                 Ok(due) => due,
                 Err(error) => {
-                    self.suspended.claiming.fetch_sub(1, Ordering::AcqRel);
+                    self.undriven.claiming.fetch_sub(1, Ordering::AcqRel);
                     self.report_store_failure(None, "due runs could not be claimed", &error);
                     return self.look_for_undriven();
                 }
             };
             let claimed_any = due.runs.iter().any(|(_, claimed)| claimed.is_ok());
             due.runs.into_iter().for_each(|(run, claimed)| self.take_up_claimed(run, claimed));
-            self.suspended.claiming.fetch_sub(1, Ordering::AcqRel);
+            self.undriven.claiming.fetch_sub(1, Ordering::AcqRel);
             if !claimed_any {
                 return due.next.into_iter().for_each(|next| self.set_due_timer(self.env.clock.now() + next));
             }
@@ -235,13 +263,26 @@ impl Kernel {
         }
     }
 
+    /// The same for a runtime that drives only its own runs: the others stay unclaimed, however long they are due.
+    async fn take_up_own_due(self: &Arc<Self>) {
+        let due = match self.store.due(usize::MAX).await {
+            Ok(due) => due,
+            Err(error) => {
+                self.report_store_failure(None, "due runs could not be listed", &error);
+                return self.set_due_timer(self.env.clock.now() + limits::STORE_RETRY);
+            }
+        };
+        due.runs.into_iter().for_each(|run| self.take_up_for(run, TakeUpCause::Key));
+        due.next.into_iter().for_each(|next| self.set_due_timer(self.env.clock.now() + next));
+    }
+
     /// Restores the places of unfinished runs in the key queues, once, before any of them continues. Does nothing where
     /// several workers share the store: there, the worker that drives a run holds its places.
     pub(crate) async fn restore_places(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.lease.length.is_some() {
             return Ok(());
         }
-        let mut are_places_restored = self.suspended.are_places_restored.lock().await;
+        let mut are_places_restored = self.undriven.are_places_restored.lock().await;
         if !*are_places_restored {
             let mut places = self.store.key_places().await?;
             places.retain(|(run, _)| self.roster.driven(*run).is_none());
@@ -255,7 +296,7 @@ impl Kernel {
     /// Looks for runs that this worker owns and nothing drives: a claim of due runs failed, and may have claimed some
     /// all the same.
     fn look_for_undriven(self: &Arc<Self>) {
-        if self.suspended.is_looking.swap(true, Ordering::AcqRel) {
+        if self.undriven.is_looking.swap(true, Ordering::AcqRel) {
             return;
         }
         let kernel = self.clone();
@@ -264,7 +305,7 @@ impl Kernel {
                 kernel.env.clock.sleep(limits::STORE_RETRY).await;
                 // Cleared before the list is read, because a claim that fails during the read may be missing from the
                 // list.
-                kernel.suspended.is_looking.store(false, Ordering::Release);
+                kernel.undriven.is_looking.store(false, Ordering::Release);
                 match kernel.owned_runs().await {
                     Ok(runs) => {
                         runs.into_iter().for_each(|(run, epoch)| kernel.take_up_after_lost_answer(run, Some(epoch)));
@@ -272,7 +313,7 @@ impl Kernel {
                     }
                     Err(error) => drop(kernel.report_store_failure(None, "runs could not be listed", &error)),
                 }
-                if kernel.suspended.is_looking.swap(true, Ordering::AcqRel) {
+                if kernel.undriven.is_looking.swap(true, Ordering::AcqRel) {
                     return;
                 }
             }
@@ -307,7 +348,7 @@ fn is_over(state: &RunState) -> bool {
     matches!(state, RunState::Finished { .. } | RunState::Held { .. })
 }
 
-impl SuspendedRuns {
+impl UndrivenRuns {
     /// Whether runs may have been claimed that the roster does not list yet.
     pub(crate) fn is_claiming(&self) -> bool {
         self.claiming.load(Ordering::Acquire) > 0
@@ -347,13 +388,13 @@ impl Future for DueTimerWait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(kernel) = self.kernel.upgrade() else { return Poll::Ready(false) };
-        if kernel.closed.load(Ordering::Acquire) || kernel.suspended.is_changed(self.at, cx) {
+        if kernel.closed.load(Ordering::Acquire) || kernel.undriven.is_changed(self.at, cx) {
             return Poll::Ready(false);
         }
         std::task::ready!(self.timer.poll_unpin(cx));
         let is_due = kernel.env.clock.now() >= self.at;
         if is_due {
-            kernel.suspended.clear_due_timer(self.at);
+            kernel.undriven.clear_due_timer(self.at);
         }
         Poll::Ready(is_due)
     }
