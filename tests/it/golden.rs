@@ -11,7 +11,7 @@ use windlass::inbox::Settlement;
 use windlass::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
 use windlass::run::{Cut, Times};
 use windlass::store::Digest;
-use windlass::tool::Layers;
+use windlass::tool::{Layers, Metadata};
 use windlass::{Artifact, Content, Effect, Output, Timestamp, ToolError};
 use windlass_core::run::secrets::Places;
 use windlass_core::store::Message;
@@ -52,7 +52,6 @@ fn asked(kind: OpKind, name: &str) -> Asked {
         broken: None,
         metadata: None,
         secrets: Places::default(),
-        identity: None,
     }
 }
 
@@ -81,14 +80,14 @@ fn records() -> Vec<Record> {
         ToolError::Panicked { correlation: "c".into() },
         ToolError::InDoubt { reason: "nobody knows".into() },
     ];
-    let identity = Some(Box::new(Digest::of(&json!("calls"))));
-    let identified = Asked { identity, ..asked(OpKind::Batch, "2") };
+    let metadata = Metadata::raw(r#"{"signature" : "a+b=="}"#).ok();
+    let described = Asked { metadata, ..asked(OpKind::Call, "x") };
     let mut records = vec![
         record("/", Some(asked(OpKind::Call, "book")), Event::Accepted),
         record("/", None, Event::Entered),
         record("0", Some(Asked { broken: Some("too big".into()), ..asked(OpKind::Call, "x") }), Event::Accepted),
         record("1", Some(asked(OpKind::Batch, "2")), Event::Entered),
-        record("1", Some(identified), Event::Entered),
+        record("1", Some(described), Event::Accepted),
         record("1/0", Some(asked(OpKind::Step, "reserve seat")), Event::Attempting { attempt: 1 }),
         record("1/1", Some(asked(OpKind::Steps, "3")), Event::Intended { attempt: 2, over_by }),
         record("2", Some(asked(OpKind::Version, "discount")), Event::Entered),

@@ -21,7 +21,6 @@ use crate::runtime::{Start, Work};
 use crate::store::{Creation, Turn};
 use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Layers, Tool, Toolbox};
-use crate::value::Digest;
 
 impl Kernel {
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
@@ -82,7 +81,6 @@ impl Kernel {
         Ok(NewRun {
             drive: Drive::new(run, Root::Call(future)),
             calls: Calls { rewriting, kind: CallsKind::One(root) },
-            identity: None,
         })
     }
 
@@ -100,7 +98,7 @@ impl Kernel {
         let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
         self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
-        let identity = Some(batch.enter(asked));
+        batch.enter(asked);
         for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
             batch.refuse(index, error);
         }
@@ -109,7 +107,7 @@ impl Kernel {
         let roots = batch.calls().map(|(call, tool)| self.root_call(call, tool, has_reader)).collect();
         let calls = Calls { rewriting, kind: CallsKind::Batch(roots) };
         batch.accept();
-        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls, identity })
+        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls })
     }
 
     fn root_call(&self, call: &ToolCall, tool: Option<&Arc<Tool>>, has_reader: bool) -> RootCall {
@@ -134,8 +132,6 @@ impl Kernel {
 pub(crate) struct NewRun {
     pub(crate) drive: Drive,
     pub(crate) calls: Calls,
-    /// Of a batch: the digest of its calls.
-    pub(crate) identity: Option<Box<Digest>>,
 }
 
 /// What the outcomes of a run's root calls need.

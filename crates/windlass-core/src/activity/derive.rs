@@ -245,8 +245,7 @@ impl ActivityContext<'_> {
         match asked.kind {
             OpKind::Call => self.call_started(asked),
             operation => {
-                let identity = asked.identity.as_deref().copied();
-                Happening::OperationStarted { operation, name: name(asked), identity, idempotency_key: None }
+                Happening::OperationStarted { operation, name: name(asked), identity: None, idempotency_key: None }
             }
         }
     }

@@ -7,11 +7,13 @@ use serde::Serialize;
 
 use super::{Activity, ActivityContext, Happening, OpenOperations};
 use crate::attribution::Attribution;
+use crate::call::identity::RecordedBatches;
 use crate::error::Result;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits::{CALL_DEPTH, TRACE_ACTIVITIES, TRACE_VALUE_BYTES, WATCH_PAGE};
 use crate::path::Path;
+use crate::run::record::OpKind;
 use crate::run::state::RunInfo;
 use crate::store::{Filter, StoreError};
 use crate::value::size;
@@ -112,9 +114,11 @@ impl<'a> Tracer<'a> {
             policy: &self.kernel.env.policy,
         };
         let (mut all, mut seq) = (Vec::new(), 0);
+        let mut batches = RecordedBatches::default();
         loop {
             let page = self.kernel.store.page(info.run, seq, WATCH_PAGE).await?;
             for record in &page {
+                batches.note(record);
                 let mut said = operations.activities(seq, record, &context);
                 seq += 1;
                 if said.len() > self.left {
@@ -126,10 +130,12 @@ impl<'a> Tracer<'a> {
                 all.extend(said);
             }
             if page.len() < WATCH_PAGE {
+                all.iter_mut().for_each(|activity| identify(activity, &batches));
                 return Ok((all, false));
             }
         }
     }
+
     /// Leaves out a value for which there is no room.
     fn bound_value(&mut self, what: &mut Happening) {
         let (Happening::CallFinished { value, shortened, .. } | Happening::RunFinished { value, shortened, .. }) = what
@@ -142,5 +148,12 @@ impl<'a> Tracer<'a> {
         } else {
             self.value_bytes -= bytes;
         }
+    }
+}
+
+/// Sets the identity of a batch, which its calls decide.
+fn identify(activity: &mut Activity, batches: &RecordedBatches) {
+    if let Happening::OperationStarted { operation: OpKind::Batch, identity, .. } = &mut activity.what {
+        *identity = batches.identity(&activity.path);
     }
 }

@@ -11,14 +11,13 @@ use parking_lot::Mutex;
 use super::child::CallFuture;
 use super::operation::{Operation, RecordState};
 use super::plan::{CallSite, Scope, asked, plan, plan_in, tool_at};
-use super::request::{BatchIdentity, ToolCall};
+use super::request::ToolCall;
 use super::rules::{SessionMode, session_of};
 use crate::path::Path;
 use crate::run::record::{Asked, Event, OpOutcome, Recorded};
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::{Awake, Polling, Registration, Run};
 use crate::tool::{Effect, Tool, ToolError};
-use crate::value::Digest;
 
 /// What the batch and its calls share.
 #[derive(Default)]
@@ -164,16 +163,9 @@ impl Batch {
         self.earlier.total.saturating_add(passed).max(longest)
     }
 
-    /// Records a new batch, with the identity of its calls, and returns that identity.
-    pub(crate) fn enter(&self, mut asked: Asked) -> Box<Digest> {
-        let mut identity = BatchIdentity::default();
-        for slot in &self.slots {
-            slot.call.iter().for_each(|call| identity.add(call, slot.tool.as_ref()));
-        }
-        let identity = Box::new(identity.finish());
-        asked.identity = Some(identity.clone());
+    /// Records a new batch.
+    pub(crate) fn enter(&self, asked: Asked) {
         self.run.append(&self.path, self.run.at(self.asked), Some(asked), Event::Entered);
-        identity
     }
 
     /// For a new root batch: makes sure that the journal names every call before it can be lost.

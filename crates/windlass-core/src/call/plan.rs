@@ -324,7 +324,6 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         broken: call.broken.clone(),
         metadata: call.metadata.clone(),
         secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
-        identity: None,
     }
 }
 

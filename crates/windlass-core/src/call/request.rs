@@ -6,18 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::plan::{resolve, secret_places};
 use crate::id::ToolId;
 use crate::limits;
 use crate::policy::Policy;
-use crate::run::record::Asked;
-use crate::run::secrets::Places;
 use crate::runtime::Start;
 use crate::store::Turn;
-use crate::tool::{Layers, Tool, Toolbox};
-use crate::value::digest::Encoder;
+use crate::tool::Layers;
+use crate::value::Metadata;
 use crate::value::size::{self, TooBig};
-use crate::value::{Digest, Metadata};
 
 /// A call to be made: a tool and its arguments. `T` is the type its output decodes to, or `Value` if that is not known.
 ///
@@ -236,74 +232,5 @@ impl<T> std::fmt::Debug for ToolCall<T> {
             Some(message) => write!(f, "{}(broken: {message})", self.tool.as_str()),
             None => write!(f, "{}({})", self.tool.as_str(), self.args),
         }
-    }
-}
-
-/// The identity of a batch: a digest of the ids that the model gave the calls, the ids of their tools, and their
-/// arguments, in order. It is equal for the same calls in the same order, whatever names the tools were called by. Secrets
-/// in the arguments do not count. A batch is recorded with its identity.
-pub fn batch_identity<'a>(toolbox: &Toolbox, calls: impl IntoIterator<Item = &'a ToolCall>) -> Digest {
-    let snapshot = toolbox.snapshot();
-    let mut identity = BatchIdentity::default();
-    for call in calls {
-        let own = toolbox.with_layers(&call.layers).ok().filter(|_| !call.layers.is_empty()).map(|own| own.snapshot());
-        identity.add(&call.clone().bounded(), resolve(own.as_ref().unwrap_or(&snapshot), &call.tool));
-    }
-    identity.finish()
-}
-
-/// Computes the identity of a batch, call by call.
-#[derive(Default)]
-pub(crate) struct BatchIdentity(Encoder);
-
-impl BatchIdentity {
-    pub(crate) fn add(&mut self, call: &ToolCall, tool: Option<&Arc<Tool>>) {
-        let name = tool.map_or_else(|| call.tool.as_str(), |tool| tool.spec().id.as_str());
-        let takes_secrets = tool.is_none_or(|tool| tool.takes_secrets());
-        let secrets = if takes_secrets { secret_places(tool, &call.args) } else { Places::default() };
-        self.encode((call.id.as_deref(), name, call.broken.as_deref()), &call.args, &secrets);
-    }
-
-    /// The same for a call as it is recorded.
-    pub(crate) fn add_recorded(&mut self, asked: &Asked) {
-        let null = Value::Null;
-        let args = asked.input.as_deref().unwrap_or(&null);
-        self.encode((asked.call_id.as_deref(), &asked.name, asked.broken.as_deref()), args, &asked.secrets);
-    }
-
-    fn encode(&mut self, (id, tool, broken): (Option<&str>, &str, Option<&str>), args: &Value, secrets: &Places) {
-        self.0.text(id.unwrap_or_default());
-        self.0.text(tool);
-        if secrets.is_empty() {
-            self.0.value(args);
-        } else {
-            let mut shown = args.clone();
-            secrets.hide(&mut shown);
-            self.0.value(&shown);
-        }
-        self.0.text(broken.unwrap_or_default());
-    }
-
-    pub(crate) fn finish(self) -> Digest {
-        self.0.finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn l04_a_batch_is_identified_by_its_calls_in_order() {
-        let batch_identity = |calls: &[ToolCall]| super::batch_identity(&Toolbox::new(), calls);
-        let a = || ToolCall::new("a", json!({"x": 1, "y": 2})).with_id("c1");
-        let b = || ToolCall::new("b", json!({})).with_id("c2");
-        let reordered: Value = serde_json::from_str(r#"{"y":2,"x":1}"#).unwrap();
-        assert_eq!(batch_identity(&[a(), b()]), batch_identity(&[ToolCall::new("a", reordered).with_id("c1"), b()]));
-        assert_ne!(batch_identity(&[a(), b()]), batch_identity(&[b(), a()]));
-        assert_ne!(batch_identity(&[a()]), batch_identity(&[a(), b()]));
-        assert_ne!(batch_identity(&[a()]), batch_identity(&[a().with_id("c9")]));
     }
 }

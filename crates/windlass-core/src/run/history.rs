@@ -190,12 +190,11 @@ impl History {
             Event::Doubted { attempt, cause, over_by, said } => OpState::Doubted { attempt, cause, over_by, said },
             Event::Settled { attempt, .. } => OpState::Settled { attempt },
             Event::Finished(finished) => {
-                self.note_answer(&path, asked.as_ref(), &finished);
+                self.note_end(&path, asked.as_ref(), &finished);
                 OpState::Finished { result: finished.into_answer() }
             }
         };
         self.note_progress(&path, &state);
-        self.note_child(&path, asked.as_ref(), &state);
         match self.ops.entry(path) {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
@@ -233,35 +232,41 @@ impl History {
         }
     }
 
-    /// Keeps the answer to a wait, which a body may ask for again.
-    fn note_answer(&mut self, path: &Path, asked: Option<&Asked>, finished: &Finished) {
-        let asked = asked.or_else(|| self.ops.get(path).map(|op| &op.asked));
-        let made_at = match asked.map(|asked| (asked.kind, &asked.name)) {
-            Some((OpKind::Wait, _)) => path.clone(),
-            Some((OpKind::Answer, made_at)) => match made_at.parse() {
-                Ok(made_at) => made_at,
-                Err(_) => return,
-            },
-            _ => return,
-        };
+    /// Keeps what other operations may ask for again: the answer to a wait, and the runs that this one spawned or joined.
+    fn note_end(&mut self, path: &Path, asked: Option<&Asked>, finished: &Finished) {
+        let Some(asked) = asked.or_else(|| self.ops.get(path).map(|op| &op.asked)) else { return };
+        match asked.kind {
+            OpKind::Wait => self.note_answer(path.clone(), finished),
+            OpKind::Answer => {
+                if let Ok(made_at) = asked.name.parse() {
+                    self.note_answer(made_at, finished);
+                }
+            }
+            OpKind::Spawn | OpKind::Join => {
+                let (kind, name) = (asked.kind, asked.name.clone());
+                self.note_child(kind, &name, finished.answer());
+            }
+            _ => {}
+        }
+    }
+
+    fn note_answer(&mut self, made_at: Path, finished: &Finished) {
         if finished.is_answer(self.cancel_reason.as_deref()) {
             self.replies.answers.insert(made_at, Box::new(finished.answer()));
         }
     }
 
     /// Tracks the runs that this one spawned.
-    fn note_child(&mut self, path: &Path, asked: Option<&Asked>, state: &OpState) {
-        let OpState::Finished { result } = state else { return };
-        let asked = asked.or_else(|| self.ops.get(path).map(|op| &op.asked));
-        match (asked.map(|asked| (asked.kind, &asked.name)), result) {
-            (Some((OpKind::Spawn, _)), Ok(output)) => {
+    fn note_child(&mut self, kind: OpKind, name: &str, result: Recorded) {
+        match (kind, result) {
+            (OpKind::Spawn, Ok(output)) => {
                 // A fork has the handles of its original's children, but they are not its own children.
                 let parent = output.value.get("parent").and_then(|parent| parent.as_str()?.parse::<RunId>().ok());
                 if !parent.is_some_and(|parent| self.origins.include(parent)) {
-                    self.children.extend(ChildRun::recorded(output));
+                    self.children.extend(ChildRun::recorded(&output));
                 }
             }
-            (Some((OpKind::Join, name)), result) => {
+            (OpKind::Join, result) => {
                 // A join that timed out or was cancelled has not received the child's result.
                 let gave_up = match result.as_ref().map_err(|error| &**error) {
                     Err(ToolError::TimedOut { message }) => message.starts_with(&format!("join of run {name}: ")),
@@ -270,7 +275,7 @@ impl History {
                 };
                 if let (false, Ok(child)) = (gave_up, name.parse()) {
                     self.children.retain(|other| other.run != child);
-                    self.joined.insert(child, result.clone());
+                    self.joined.insert(child, result);
                 }
             }
             _ => {}

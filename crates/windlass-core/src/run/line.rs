@@ -96,7 +96,6 @@ impl Line<'_> {
             broken,
             metadata,
             secrets,
-            identity,
         } = asked;
         self.put("{\"kind\":");
         self.json(kind)?;
@@ -127,10 +126,6 @@ impl Line<'_> {
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;
-        }
-        if let Some(identity) = identity {
-            self.put(",\"identity\":");
-            self.json(identity)?;
         }
         self.put("}");
         Ok(())
@@ -249,7 +244,6 @@ mod tests {
             broken: Some("no \"JSON\"".into()),
             metadata: Some(json!({"signature": "a\"b"}).into()),
             secrets: Places::whole(&json!({"a": 1})),
-            identity: Some(Box::new(crate::value::Digest::of(&json!("calls")))),
             ..plain.clone()
         };
         [None, Some(plain), Some(whole)].into_iter().chain(values().iter().map(|value| Some(step(value)))).collect()

@@ -16,7 +16,7 @@ use crate::store::message::OUTSIDE_TIMED_OUT;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
 use crate::value::diff::differences;
-use crate::value::{Difference, Digest, Metadata};
+use crate::value::{Difference, Metadata};
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,10 +72,6 @@ pub struct Asked {
     /// Where the input contains secrets. Not compared on replay, because it follows from the tool's current schema.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
-    /// Of a batch: the digest of its calls; see [`batch_identity`](crate::call::batch_identity). Not compared on replay,
-    /// because the calls themselves are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub identity: Option<Box<Digest>>,
 }
 
 impl Asked {
@@ -95,7 +91,6 @@ impl Asked {
             broken: None,
             metadata: None,
             secrets: Places::default(),
-            identity: None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::activity::trace::Tracer;
 use crate::activity::watchers::WatchTarget;
 use crate::activity::{Cursor, Trace, Watch};
 use crate::attribution::check_attribution;
+use crate::call::identity::RecordedBatches;
 use crate::call::{Outcome, OutcomeCall};
 use crate::error::{Error, Result};
 use crate::explain::{Explainer, Explanation};
@@ -24,8 +25,8 @@ use crate::value::Digest;
 /// What the journal says about a batch that is a run of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedBatch {
-    /// The digest of its calls; see [`batch_identity`](crate::call::batch_identity). `None` in a journal of an earlier
-    /// version.
+    /// The digest of its calls; see [`batch_identity`](crate::call::batch_identity). `None` until all of them are
+    /// recorded.
     pub identity: Option<Digest>,
     /// The indices of the calls that have ended, in the order in which their ends were recorded. The order is that of
     /// the journal, so calls that ended before a crash come first.
@@ -33,14 +34,15 @@ pub struct RecordedBatch {
 }
 
 impl RecordedBatch {
-    fn of(journal: &[Record]) -> Option<Self> {
-        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()))?;
+    fn of(journal: &[Record]) -> Self {
+        let mut batches = RecordedBatches::default();
+        journal.iter().for_each(|record| batches.note(record));
         let ended = journal.iter().filter(|record| matches!(record.event, Event::Finished(_)));
         let index = |record: &Record| match record.path.positions() {
             [index] => Some(*index),
             _ => None,
         };
-        Some(Self { identity: asked.identity.as_deref().copied(), settled: ended.filter_map(index).collect() })
+        Self { identity: batches.identity(&Path::root()), settled: ended.filter_map(index).collect() }
     }
 }
 
@@ -91,13 +93,7 @@ impl Runtime {
         if !first.first().is_some_and(is_batch) {
             return Ok(None);
         }
-        Ok(RecordedBatch::of(&self.kernel.store.journal(run, 0).await?))
-    }
-
-    /// The recorded identity of a run of a batch; `None` for a run of one call.
-    pub(crate) async fn batch_identity(&self, run: RunId) -> Result<Option<Digest>> {
-        let first = self.kernel.store.page(run, 0, 1).await?;
-        Ok(first.into_iter().find_map(|record| record.asked?.identity).map(|identity| *identity))
+        Ok(Some(RecordedBatch::of(&self.kernel.store.journal(run, 0).await?)))
     }
 
     /// Why a run waits and what would make it continue; for a finished run, how it ended.

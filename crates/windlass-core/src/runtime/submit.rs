@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Runtime, Start, finished};
 use crate::begin::{Calls, NewRun, batch_asked};
 use crate::call::plan::{asked, resolve};
-use crate::call::{BatchIdentity, Outcome, ToolCall};
+use crate::call::{Outcome, ToolCall};
 use crate::driver::DrivenRun;
 use crate::error::{Error, Result};
 use crate::id::RunId;
@@ -18,7 +18,6 @@ use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
 use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
-use crate::value::Digest;
 
 /// The work of one run.
 #[derive(Clone, Debug)]
@@ -72,8 +71,6 @@ pub struct Submitted {
     /// The work, if it has a key: another caller may be faster with the same key, and its run must do the same work.
     keyed: Option<(Work, Start)>,
     state: SubmitState,
-    /// Of a new batch: the digest of its calls.
-    identity: Option<Box<Digest>>,
 }
 
 enum SubmitState {
@@ -98,8 +95,7 @@ impl Runtime {
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
         how.check()?;
-        let stored =
-            |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored, identity: None };
+        let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
@@ -119,15 +115,9 @@ impl Runtime {
         }
         let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
-        let mut new = self.kernel.new_run(&self.toolbox, work, &how)?;
-        let (run, identity) = (new.drive.run.id, new.identity.take());
-        Ok(Submitted {
-            runtime: self.clone(),
-            run,
-            keyed,
-            state: SubmitState::New(Box::new(new), background),
-            identity,
-        })
+        let new = self.kernel.new_run(&self.toolbox, work, &how)?;
+        let run = new.drive.run.id;
+        Ok(Submitted { runtime: self.clone(), run, keyed, state: SubmitState::New(Box::new(new), background) })
     }
 
     /// Starts one call, as the call says: with a key, in a session, as a turn. Durable when it returns.
@@ -237,11 +227,7 @@ impl Runtime {
             Work::Call(call) => vec![(Path::root(), of(call))],
             Work::Batch { calls, stop_on_failure } => {
                 let below = (0u32..).zip(calls).map(|(index, call)| (Path::root().child(index), of(call)));
-                let below: Vec<(Path, Asked)> = below.collect();
-                let mut identity = BatchIdentity::default();
-                below.iter().for_each(|(_, asked)| identity.add_recorded(asked));
-                let mut root = batch_asked(calls.len(), *stop_on_failure, &layers);
-                root.identity = Some(Box::new(identity.finish()));
+                let root = batch_asked(calls.len(), *stop_on_failure, &layers);
                 std::iter::once((Path::root(), root)).chain(below).collect()
             }
         }
@@ -308,19 +294,6 @@ impl Runtime {
 }
 
 impl Submitted {
-    /// The recorded identity of a batch: a digest of its calls; `None` for a single call. See
-    /// [`batch_identity`](crate::call::batch_identity).
-    ///
-    /// # Errors
-    ///
-    /// If the batch was submitted before, and the store fails or no longer has it.
-    pub async fn identity(&mut self) -> Result<Option<Digest>> {
-        match &self.identity {
-            Some(identity) => Ok(Some(**identity)),
-            None => self.runtime.batch_identity(self.run).await,
-        }
-    }
-
     /// Waits until the run is in the store and returns it. From then on it continues, whatever the caller does.
     /// Dropping the future loses nothing; it can be called again.
     pub async fn accepted(&mut self) -> Result<RunId> {
@@ -404,7 +377,7 @@ impl Submitted {
             (StoreError::KeyTaken { run }, Some((work, how))) => {
                 self.runtime.check_same(run, work, how).await?;
                 self.runtime.ensure_claimed(run).await?;
-                (self.run, self.state, self.identity) = (run, SubmitState::Stored, None);
+                (self.run, self.state) = (run, SubmitState::Stored);
                 Ok(())
             }
             (

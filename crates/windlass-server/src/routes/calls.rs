@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State as With;
 use axum::response::Response;
 use windlass::run::{Start, Submitted, Work};
+use windlass::tool::batch_identity;
 use windlass::{Error, RunId, ToolCall, Windlass};
 
 use crate::access::{Authorized, Call, Identity};
@@ -104,6 +105,7 @@ pub(super) async fn batch(
         Ok(in_layer(to_call(tool.clone(), call.args, call.call_id, call.metadata)?, layer.clone()))
     });
     let calls = calls.collect::<ApiResult<Vec<ToolCall>>>()?;
+    let identity = Some(batch_identity(windlass.toolbox(), &calls).to_string());
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
     let mut submitted = match windlass.runtime().submit(work, start).await {
         Ok(submitted) => submitted,
@@ -113,7 +115,6 @@ pub(super) async fn batch(
     match waited {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
-            let identity = submitted.identity().await?.map(|identity| identity.to_string());
             let response = BatchResponse { run, identity, settled: Vec::new(), outcomes: show::outcomes(outcomes) };
             let response = ok(&response);
             Ok(or_later(&app, &authorized.identity, run, response))

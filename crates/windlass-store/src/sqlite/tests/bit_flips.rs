@@ -65,7 +65,12 @@ fn fill(store: &SqliteStore) {
     block_on(store.purge(run(4), Timestamp::default())).unwrap();
     let (operation, cause) = ("pay".to_owned(), DoubtCause::WorkerLost);
     let doubt = Doubt { path, attempt: 1, operation, cause, over_by: at, since: at, said: None };
-    let child = Creation { parent: Some(Box::new((run(1), Path::root().child(7)))), ..creation("t", None, None) };
+    let child = Creation {
+        parent: Some(Box::new((run(1), Path::root().child(7)))),
+        principal: Some("ada".into()),
+        cause: Some("message 7".into()),
+        ..creation("t", None, None)
+    };
     write(5, 0, vec![Change::Create(child), append(json!("failed")), Change::Doubts(vec![doubt]), finish()]);
     let upload = block_on(store.begin(Access::Run(run(1)), Timestamp::from_micros(i64::MAX))).unwrap();
     block_on(Artifacts::append(store, upload, ARTIFACT.to_vec())).unwrap();
