@@ -71,3 +71,7 @@ struct Outputs;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]
 struct Runs;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sessions.md")]
+struct Sessions;

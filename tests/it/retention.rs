@@ -102,7 +102,7 @@ async fn w09_the_builder_says_how_long_runs_are_kept_and_backs_up() {
     let directory = tempfile::tempdir().unwrap();
     let (path, copy) = (directory.path().join("app.db"), directory.path().join("copy.db"));
     let add = || Tool::new("add", "adds", |_: Value| async { Ok(json!(3)) });
-    let none = Retention { full: Duration::ZERO, summary: Duration::ZERO, keys: Duration::ZERO };
+    let none = Retention { full: Duration::ZERO, summary: Duration::ZERO, keys: Duration::ZERO, ..Retention::FOREVER };
     let windlass = Windlass::open(&path).retention(none).tool(add()).await.unwrap();
     let run = windlass.call_json("add", json!({})).await.unwrap().run;
     windlass.file().unwrap().backup(&copy).await.unwrap();

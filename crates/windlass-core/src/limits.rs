@@ -238,3 +238,31 @@ pub const ARTIFACT_GRACE: Duration = Duration::from_secs(3_600);
 
 /// Pieces that are collected at a time: some megabytes, which delay a commit by a few milliseconds.
 pub const ARTIFACT_SWEEP: usize = 32;
+
+/// Longest name of a session, and of a value or secret in it, in characters: more than any identifier needs.
+pub const SESSION_NAME: usize = 255;
+
+/// Longest title of a session, in characters. A title is one line.
+pub const SESSION_TITLE: usize = 300;
+
+/// Largest content of one message of a session, in bytes of JSON. A long text fits; a file belongs in an artifact.
+pub const MESSAGE_BYTES: usize = 256 << 10;
+
+/// Most messages of one session. Each turn reads a few of the latest; a conversation that is longer should be continued
+/// in another session.
+pub const SESSION_MESSAGES: u64 = 100_000;
+
+/// Most messages that are read at once, which bounds the memory of a reader.
+pub const MESSAGE_PAGE: usize = 1_000;
+
+/// Largest value in a session's data, in bytes of JSON. It is recorded whenever a body reads it.
+pub const SESSION_VALUE_BYTES: usize = 64 << 10;
+
+/// Most values of one session, and most secrets. They are listed at once.
+pub const SESSION_ENTRIES: u64 = 1_000;
+
+/// Largest secret of a session, in bytes: enough for a key or a certificate.
+pub const SECRET_BYTES: usize = 16 << 10;
+
+/// Longest reason, cause or dedupe key that is kept with a session, in characters.
+pub const SESSION_NOTE: usize = 255;

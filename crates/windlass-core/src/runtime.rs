@@ -7,6 +7,7 @@ mod inspect;
 mod messages;
 mod recovery;
 mod retention;
+mod sessions;
 mod submit;
 
 use std::sync::Arc;
@@ -48,6 +49,8 @@ use crate::worker::Lease;
 pub use counted::{About, AskedCall, Counted, Question};
 pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
+pub(crate) use sessions::unexpected as unexpected_answer;
+pub use sessions::{Posted, Session, UnfinishedRuns};
 pub use submit::{Submitted, Work};
 
 /// How many runs are read from the store at once.

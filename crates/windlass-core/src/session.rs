@@ -1,5 +1,7 @@
 //! Sessions in this process: what the runs of a session share while they are driven here.
 
+pub(crate) mod check;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 

@@ -28,9 +28,9 @@ const COMMON: [(&str, &str); 9] = [
     ("503", "The server or its store cannot handle the request at the moment; send it again later"),
 ];
 
-/// Further problems of POST requests.
+/// Further problems of POST and PUT requests.
 const WRITES: [(&str, &str); 5] = [
-    ("409", "The request conflicts with the state of the run or of the server"),
+    ("409", "The request conflicts with the state of the run, of the session or of the server"),
     ("410", "The journal was removed by retention, or the reply key is revoked"),
     ("413", "The request is too large"),
     ("415", "The body is not JSON"),
@@ -39,7 +39,7 @@ const WRITES: [(&str, &str); 5] = [
 
 /// Further problems of GET and DELETE requests.
 const READS: [(&str, &str); 4] = [
-    ("409", "The request conflicts with the state of the run or of the server"),
+    ("409", "The request conflicts with the state of the run, of the session or of the server"),
     ("410", "The journal was removed by retention"),
     ("416", "The requested range is beyond the end of the artifact"),
     ("422", "The request is not valid"),
@@ -85,6 +85,11 @@ pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
             add_problems(operation, &WRITES);
             add_key(operation);
             add_principal(operation);
+        }
+        // Idempotent by itself.
+        if let Some(operation) = &mut item.put {
+            operation.operation_id = Some(operation_id("put", path));
+            add_problems(operation, &WRITES);
         }
     }
     api

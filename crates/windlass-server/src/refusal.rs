@@ -57,6 +57,11 @@ impl Refusal {
         Self::new(StatusCode::CONFLICT, name, "Conflict with the run's state", detail)
     }
 
+    /// The request does not fit the state of the session.
+    pub(crate) fn session_conflict(name: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, name, "Conflict with the session's state", detail)
+    }
+
     /// The request does not fit the state of the server: its tokens, clients, layers or configuration.
     pub(crate) fn conflict(name: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, name, "Conflict with the server's state", detail)
@@ -165,6 +170,18 @@ impl From<StoreError> for Refusal {
                 Self::not_found(format!("run {run} does not exist; it may have been purged or removed by retention"))
             }
             StoreError::NoArtifact { .. } => Self::not_found(text),
+            StoreError::NoSession { .. } => Self::not_found(text),
+            StoreError::SessionClosed { .. } => Self::session_conflict("session_closed", text),
+            StoreError::SessionOpen { .. } => Self::session_conflict("session_open", text),
+            StoreError::SessionBusy { run, .. } => {
+                Self::session_conflict("session_busy", text).with("run", run.to_string())
+            }
+            // The cause names the key file, which is for the operator.
+            StoreError::Unsealable { session, name, .. } => {
+                log_throttled(&text);
+                let detail = format!("the secret {name:?} of session {session:?} cannot be opened; set it again");
+                Self::session_conflict("secrets_sealed", detail)
+            }
             StoreError::Finished(_) => Self::run_conflict("finished", text),
             StoreError::KeySpent { .. } => Self::run_conflict("key_spent", text),
             StoreError::Unfinished(_) => Self::run_conflict("not_finished", text),

@@ -88,6 +88,17 @@ pub mod run {
     };
 }
 
+pub mod session {
+    #![doc = include_str!("docs/session.md")]
+
+    pub use windlass_core::call::SessionView;
+    pub use windlass_core::ctx::CtxSession;
+    pub use windlass_core::store::{
+        Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+    };
+    pub use windlass_core::{Posted, Session, UnfinishedRuns};
+}
+
 pub mod policy {
     #![doc = include_str!("docs/policy.md")]
 

@@ -11,9 +11,11 @@ use windlass_core::activity::{Cursor, Watch};
 use windlass_core::call::{Outcome, ToolCall};
 use windlass_core::policy::{Hypothetical, Prediction};
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Access, Counts, Filter, Store, Swept, Tidied, Turn};
+use windlass_core::store::{
+    Access, Counts, Filter, SessionCursor, SessionFilter, SessionInfo, Store, Swept, Tidied, Turn,
+};
 use windlass_core::tool::{Artifact, Layers, NoLayer, RegisterError, Toolbox};
-use windlass_core::{ArtifactReader, ArtifactWriter, Checks, Result, RunId, Runtime, Start, Stuck, limits};
+use windlass_core::{ArtifactReader, ArtifactWriter, Checks, Result, RunId, Runtime, Session, Start, Stuck, limits};
 use windlass_store::SqliteStore;
 
 use crate::file::File;
@@ -157,7 +159,23 @@ impl Windlass {
         self.runtime.watch_session(session, from)
     }
 
-    /// Revokes every reply key of a session's runs. Returns the number of those runs.
+    /// The session with this name, which need not exist yet. Nothing is looked up yet.
+    pub fn session(&self, name: impl Into<Arc<str>>) -> Session {
+        self.runtime.session(name)
+    }
+
+    /// Sessions that match, newest first, at most `limit`: those before `before`, or from the newest on.
+    pub async fn sessions(
+        &self,
+        filter: SessionFilter,
+        before: Option<SessionCursor>,
+        limit: usize,
+    ) -> Result<Vec<SessionInfo>> {
+        self.runtime.sessions(filter, before, limit).await
+    }
+
+    /// Closes a session and leaves its unfinished runs, whose reply keys are void. Returns the number of those runs. See
+    /// [`Session::close`].
     pub async fn close_session(&self, session: &str, reason: &str) -> Result<usize> {
         self.runtime.close_session(session, reason).await
     }

@@ -126,6 +126,16 @@ impl Api {
         self.send(request).await
     }
 
+    /// Sends a PUT request.
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.read(self.send(request(Method::PUT, path, Some(json_bytes(body)?))?).await?).await
+    }
+
+    /// Sends a PUT request whose response has no body.
+    pub async fn put_nothing(&self, path: &str, body: &impl Serialize) -> Result<()> {
+        self.send(request(Method::PUT, path, Some(json_bytes(body)?))?).await.map(drop)
+    }
+
     /// Sends a DELETE request.
     pub async fn delete(&self, path: &str) -> Result<()> {
         self.send(request(Method::DELETE, path, None)?).await.map(drop)

@@ -2,6 +2,7 @@
 
 mod inbox;
 mod runs;
+mod sessions;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
 pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
+pub use sessions::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionsCommand};
 
 const AFTER: &str = "\
 Exit codes: 0 ok · 1 the call or run failed · 2 usage error · 3 not found · 4 refused · 5 store or server unreachable · \
@@ -117,6 +119,12 @@ pub enum Command {
         /// Which items.
         #[command(flatten)]
         filter: InboxFilterArgs,
+    },
+    /// List, read, write and close sessions
+    Sessions {
+        /// The subcommand.
+        #[command(subcommand)]
+        command: SessionsCommand,
     },
     /// Answer a wait or a pending call by its reply key
     Resolve(ResolveArgs),

@@ -5,6 +5,7 @@ mod inbox;
 mod list;
 mod maintenance;
 mod runs;
+mod sessions;
 mod show;
 mod text;
 mod tokens;
@@ -14,7 +15,7 @@ mod watch;
 use std::time::Duration;
 
 use crate::api::{self, Api, OpenMode};
-use crate::args::{Cli, Command, Global, InboxCommand, RunsCommand, TokenCommand, ToolsCommand};
+use crate::args::{Cli, Command, Global, InboxCommand, RunsCommand, SessionsCommand, TokenCommand, ToolsCommand};
 use crate::exit::{Exit, Result};
 use crate::out::Out;
 use crate::{completions, demo, serve};
@@ -105,6 +106,7 @@ fn open_mode(command: &Command) -> OpenMode {
         Command::Runs { command: RunsCommand::ReplayCheck { .. } } => OpenMode::Replay,
         Command::Tools { .. } => OpenMode::Tools,
         Command::Token { command: TokenCommand::Create { .. } } => OpenMode::Init,
+        Command::Sessions { command: SessionsCommand::Open { .. } } => OpenMode::Init,
         Command::Gc => OpenMode::Collect,
         _ => OpenMode::Inspect,
     }
@@ -132,6 +134,7 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
             }
         },
         Command::Token { command } => tokens::run(command, api, out).await,
+        Command::Sessions { command } => sessions::run(command, api, out).await,
         Command::Gc => maintenance::gc(api, out).await,
         Command::Backup { to } => maintenance::backup(&to, api, out).await,
         // The others need no API, or open it themselves.

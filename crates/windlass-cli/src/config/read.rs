@@ -97,6 +97,7 @@ pub(super) fn retention(root: &View<'_>) -> Retention {
         full: time("full", default.full),
         summary: time("summary", default.summary),
         keys: time("keys", default.keys),
+        sessions: time("sessions", default.sessions),
     }
 }
 

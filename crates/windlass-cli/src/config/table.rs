@@ -204,6 +204,11 @@ pub(crate) static RETENTION: Section = Section {
             Kind::String(&RETENTION_TIME),
             "How long its idempotency key is kept after that. Default: 180 days.",
         ),
+        key(
+            "sessions",
+            Kind::String(&RETENTION_TIME),
+            "How long a closed session keeps its messages, data and secrets. Default: 30 days.",
+        ),
     ],
     shared: &[],
 };

@@ -21,6 +21,7 @@ mod protected_files;
 mod runs;
 mod second_process;
 mod serve;
+mod sessions;
 mod tools;
 mod watch;
 mod without_server;

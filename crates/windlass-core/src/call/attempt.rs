@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::session_view::SessionView;
 use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
 use crate::attribution::Attribution;
@@ -131,6 +132,13 @@ impl Attempt {
     /// It is the same for every attempt. Hand it out before the attempt ends; an early answer is kept.
     pub fn reply_key(&self) -> String {
         self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
+    }
+
+    /// The session of its run, as it is when it is read: nothing of it is recorded. `None` if the run belongs to none,
+    /// or is no longer driven here.
+    pub fn session(&self) -> Option<SessionView> {
+        let session = self.0.origin.session.clone()?;
+        Some(SessionView::new(self.home()?.kernel.store.clone(), session))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.

@@ -18,7 +18,8 @@ use crate::run::machine::Machine;
 use crate::run::outbox::Started;
 use crate::run::record::{Asked, OpKind, OpOutcome, Record};
 use crate::run::secrets::Places;
-use crate::store::Message;
+use crate::session::check;
+use crate::store::{Message, NewMessage};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox};
 
@@ -72,6 +73,11 @@ pub enum Command {
         /// Its value.
         value: Arc<Value>,
     },
+    /// Posts a message to the session of the call.
+    Post {
+        /// The message.
+        message: Box<NewMessage>,
+    },
 }
 
 impl Output {
@@ -108,6 +114,15 @@ impl Output {
         self.commands.push(Command::Emit { name: name.into(), value: value.into() });
         self
     }
+
+    /// Posts a message to the session of the call together with this outcome. A session that is closed by then does not
+    /// get it: the outcome is recorded all the same, and the store logs that the message was left out. The outcome of a
+    /// call without a session is an internal error.
+    #[must_use]
+    pub fn post(mut self, message: NewMessage) -> Self {
+        self.commands.push(Command::Post { message: Box::new(message) });
+        self
+    }
 }
 
 /// A command that was checked and is ready to be committed.
@@ -115,6 +130,7 @@ pub(crate) enum ReadyCommand {
     Start(Started),
     Mail(RunId, Message),
     Event(Record),
+    Post(Arc<str>, Timestamp, NewMessage),
 }
 
 /// Lists the secrets in the commands of an output that is about to be recorded.
@@ -178,6 +194,14 @@ fn one(
             let outcome = OpOutcome { result: Ok(Arc::new(Output::value(json!(null)))), at, times: Times::default() };
             ReadyCommand::Event(Record { asked: Some(asked), ..finished(path, &outcome) })
         }
+        Command::Post { message } => {
+            let refuse = |why: String| ToolError::internal(format!("the outcome posts a message: {why}"));
+            let Some(session) = &run.session else {
+                return Err(refuse("the call belongs to no session; make it in one".to_owned()));
+            };
+            check::message(message).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
+            ReadyCommand::Post(session.clone(), at, (**message).clone())
+        }
     })
 }
 
@@ -196,6 +220,10 @@ pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyComm
             }
             ReadyCommand::Event(record) => {
                 machine.append(record);
+            }
+            ReadyCommand::Post(session, at, mut message) => {
+                message.dedupe.get_or_insert_with(|| format!("{key} {index}").into());
+                machine.outbox().post(session, at, message);
             }
         }
     }

@@ -42,6 +42,7 @@ struct CallInfo<'a> {
     attribution: Option<&'a Attribution>,
     path: &'a Path,
     id: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
 impl<'a> CallInfo<'a> {
@@ -90,6 +91,11 @@ impl Incoming<'_> {
     /// The id that the model gave the call, if any.
     pub fn id(&self) -> Option<&str> {
         self.info.id
+    }
+
+    /// The name of the session it belongs to.
+    pub fn session(&self) -> Option<&str> {
+        self.info.session
     }
 
     /// The arguments as earlier middleware left them. They are not checked yet.
@@ -148,6 +154,11 @@ impl Outgoing<'_> {
         self.info.id
     }
 
+    /// The name of the session it belongs to.
+    pub fn session(&self) -> Option<&str> {
+        self.info.session
+    }
+
     /// The arguments it was executed with.
     pub fn args(&self) -> &Value {
         self.args
@@ -180,6 +191,7 @@ pub(crate) struct MiddlewareCall<'a> {
     pub(crate) tool: &'a Tool,
     pub(crate) args: &'a Arc<Value>,
     pub(crate) id: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
 }
 
 impl<'a> MiddlewareCall<'a> {
@@ -191,11 +203,13 @@ impl<'a> MiddlewareCall<'a> {
         id: Option<&'a str>,
     ) -> Self {
         let (middleware, attribution) = (&*run.kernel.env.middleware, run.attribution.as_deref());
-        Self { middleware, run: run.id, attribution, path, tool, args, id }
+        let session = run.session.as_deref();
+        Self { middleware, run: run.id, attribution, path, tool, args, id, session }
     }
 
     fn info(&self) -> CallInfo<'a> {
-        CallInfo { tool: self.tool, run: self.run, attribution: self.attribution, path: self.path, id: self.id }
+        let Self { run, attribution, path, tool, id, session, .. } = *self;
+        CallInfo { tool, run, attribution, path, id, session }
     }
 
     pub(crate) fn before(&self) -> ToolResult<BeforeOutcome> {

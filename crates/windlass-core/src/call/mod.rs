@@ -25,6 +25,7 @@ pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
 pub(crate) mod running;
+mod session_view;
 pub(crate) mod shared;
 mod stopwatch;
 pub(crate) mod wait;
@@ -38,5 +39,6 @@ pub use middleware::{Incoming, Middleware, Outgoing};
 pub use outcome::{Outcome, OutcomeCall};
 pub use prepare::Preparation;
 pub use request::{ToolCall, ToolRef};
+pub use session_view::SessionView;
 
 pub use crate::value::Metadata;

@@ -5,6 +5,7 @@ mod emit;
 mod first;
 pub mod park;
 pub(crate) mod runs;
+mod session;
 mod step;
 mod steps;
 pub(crate) mod undo;
@@ -19,6 +20,7 @@ pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;
 pub use runs::{Handle, Join, Spawn};
+pub use session::CtxSession;
 pub use step::{CtxStep, Step, StepOutput, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 

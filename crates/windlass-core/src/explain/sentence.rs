@@ -200,6 +200,7 @@ mod tests {
             Hold::ToolMissing { path: path.clone(), tool: "gone".into() },
             Hold::LayerMissing { path: path.clone(), layer: "guest".into() },
             Hold::Undecodable { path: path.clone(), problem: "a number".into() },
+            Hold::MessagesGone { path: path.clone(), session: "ada".into() },
             Hold::Abandoned { path, operation: "step \"pay\"".into() },
             Hold::TooLong { operations: 7 },
             Hold::TooBig { bytes: 7 },

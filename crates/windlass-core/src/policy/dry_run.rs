@@ -125,7 +125,7 @@ impl DryRun<'_> {
         let shared = |text: &Option<String>| text.as_deref().map(Arc::from);
         let for_whom = Attribution { principal: shared(&case.principal), cause: shared(&case.cause) };
         let policy = EffectivePolicy::of(self.policy, tool.spec(), call.limits.as_deref());
-        let verdict = match self.enter(&tool, &mut call, &for_whom, &policy) {
+        let verdict = match self.enter(&tool, &mut call, (&for_whom, case.session.as_deref()), &policy) {
             Ok(None) => leave(&tool, &call, case, (&for_whom, history), &policy),
             Ok(Some(verdict)) => verdict,
             Err(error) => Verdict::Refused(error),
@@ -139,7 +139,7 @@ impl DryRun<'_> {
         &self,
         tool: &Arc<Tool>,
         call: &mut ToolCall,
-        for_whom: &Attribution,
+        (for_whom, session): (&Attribution, Option<&str>),
         policy: &EffectivePolicy,
     ) -> Result<Option<Verdict>, ToolError> {
         let path = Path::root();
@@ -153,6 +153,7 @@ impl DryRun<'_> {
             tool,
             args: &asked,
             id: call.id.as_deref(),
+            session,
         };
         match entrance.before()? {
             BeforeOutcome::Open(args) => call.args = args,

@@ -8,7 +8,8 @@ use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
 use crate::path::Path;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage};
+use crate::time::Timestamp;
 
 /// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
@@ -164,6 +165,12 @@ impl Outbox {
         self.mark()
     }
 
+    /// Posts a message to the run's session, together with the buffered changes.
+    pub(crate) fn post(&mut self, session: Arc<str>, at: Timestamp, message: NewMessage) -> u64 {
+        self.rare.make().others.push(Change::Post { session, at, message });
+        self.mark()
+    }
+
     /// The run refers to these artifacts from now on, together with the buffered changes.
     pub(crate) fn refer(&mut self, artifacts: Vec<ArtifactId>) {
         if !artifacts.is_empty() {
@@ -285,7 +292,6 @@ mod tests {
     use super::*;
     use crate::path::Path;
     use crate::run::record::Event;
-    use crate::time::Timestamp;
 
     fn record() -> Record {
         Record { path: Path::root(), at: Timestamp::default(), asked: None, event: Event::Entered }

@@ -149,6 +149,7 @@ impl fmt::Display for Asked {
             OpKind::Signal => write!(f, "signal to run {}", self.name),
             OpKind::Cancel => write!(f, "cancel of run {}", self.name),
             OpKind::Emit => write!(f, "event \"{}\"", self.name),
+            OpKind::Session => write!(f, "`{}` of its session", self.name),
         }
     }
 }
@@ -188,6 +189,8 @@ pub enum OpKind {
     Cancel,
     /// An event for the watchers of the run.
     Emit,
+    /// A read of its session, or a write to it.
+    Session,
 }
 
 /// A result as it is recorded and shared.

@@ -86,6 +86,13 @@ pub enum Hold {
         /// What does not fit.
         problem: String,
     },
+    /// The messages that a body read are not in its session any more.
+    MessagesGone {
+        /// The path of the operation that read them.
+        path: Path,
+        /// The session.
+        session: Arc<str>,
+    },
     /// The body dropped an operation it had started.
     Abandoned {
         /// The path of the operation.
@@ -169,6 +176,12 @@ impl fmt::Display for Hold {
             Self::Undecodable { path, problem } => write!(
                 f,
                 "undecodable record at {path}: {problem}; deploy code whose types fit the record, then resume the run"
+            ),
+            Self::MessagesGone { path, session } => write!(
+                f,
+                "missing messages at {path}: the body read messages of session {session:?} that are not there, because \
+                 the session was purged or the run comes from another store; restore a store that has them, then \
+                 resume the run, or finish the run by hand"
             ),
             Self::Abandoned { path, operation } => write!(
                 f,

@@ -15,7 +15,7 @@ use crate::run::Registration;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
 use crate::run::secrets::Places;
-use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
+use crate::run::state::{Blocked, Doubt, Park, RunInfo};
 use serde_json::Value;
 
 use crate::store::{Change, Commit, Filter, Guard, Message, Resolution, Settlement, StoreError};
@@ -446,28 +446,6 @@ impl Runtime {
                 Awaited { run, tool: info.tool.clone(), park: park.clone(), key, args: None }
             })
             .collect()
-    }
-
-    /// Invalidates all reply keys of a session's unfinished runs: operations that wait for them end, and later answers
-    /// are refused. Returns the number of runs. Durable when it returns.
-    pub async fn close_session(&self, session: &str, reason: &str) -> Result<usize> {
-        let mut revoked = 0;
-        let mut after = None;
-        loop {
-            let page = self.kernel.store.list(Filter::session(session), after, PAGE).await?;
-            after = page.last().map(|info| info.run);
-            for info in page.iter().filter(|info| !matches!(info.state, RunState::Finished { .. })) {
-                let message = Message::Revoke { reason: format!("session {session} was closed: {reason}") };
-                match self.post(info.run, message, None).await {
-                    Ok(()) => revoked += 1,
-                    Err(StoreError::Finished(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if page.len() < PAGE {
-                return Ok(revoked);
-            }
-        }
     }
 }
 

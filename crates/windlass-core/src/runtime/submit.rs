@@ -178,7 +178,7 @@ impl Runtime {
                 self.ensure_claimed(run).await?;
                 Ok((run, true))
             }
-            Err(error @ StoreError::KeySpent { .. }) => Err(error.into()),
+            Err(error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. })) => Err(error.into()),
             Err(error) => {
                 // The run may have been written.
                 self.kernel.nudge(run);
@@ -380,9 +380,13 @@ impl Submitted {
                 (self.run, self.state) = (run, SubmitState::Stored);
                 Ok(())
             }
-            (error @ (StoreError::KeySpent { .. } | StoreError::Unavailable(_) | StoreError::NoArtifact { .. }), _) => {
-                Err(error.into())
-            }
+            (
+                error @ (StoreError::KeySpent { .. }
+                | StoreError::SessionClosed { .. }
+                | StoreError::Unavailable(_)
+                | StoreError::NoArtifact { .. }),
+                _,
+            ) => Err(error.into()),
             (source, _) => Err(Error::Unknown { run: self.run, source }),
         }
     }

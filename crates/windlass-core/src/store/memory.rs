@@ -5,6 +5,7 @@ mod check;
 mod entry;
 mod hooks;
 mod lists;
+mod session_rows;
 mod sessions;
 mod shared;
 mod slots;
@@ -23,7 +24,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Answer, Artifacts, Change, Claimed, ClaimedDue, Commit, Counts, Creation, Driving, Due, Entry as FeedRecord,
     Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission, Store,
-    StoreClock, StoreError, Tidied, Turn, Upkeep,
+    StoreClock, StoreError, Turn,
 };
 use crate::admit::queues::Queues;
 use crate::id::{RunId, WorkerId};
@@ -151,6 +152,7 @@ impl Inner {
                 }
                 Change::Start { run, creation, records } => self.start(run, creation, records),
                 Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
+                Change::Post { session, at, message } => self.sessions.post_if_open(&session, at, message),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -202,8 +204,11 @@ impl Inner {
         if let Some(key) = &creation.key {
             self.keys.insert(key.clone(), run);
         }
-        if let (Some(session), true) = (&creation.session, creation.turn != Turn::No) {
-            self.sessions.add_turn(session, run);
+        if let Some(session) = &creation.session {
+            self.sessions.add_run(session, &creation);
+            if creation.turn != Turn::No {
+                self.sessions.add_turn(session, run);
+            }
         }
         self.index_driven(creation.worker, run, state == RunState::Running);
         let owner = RunOwner::new(creation.worker, self.deaths, true);
@@ -252,6 +257,7 @@ impl Inner {
             Change::Continue => {
                 entry.next_generation();
                 entry.refusals.clear();
+                self.sessions.forget_verdicts(entry.session.as_ref(), run);
                 self.leave_queues(run, &Path::root());
             }
             Change::Leave(paths) => paths.iter().for_each(|path| self.leave_queues(run, path)),
@@ -273,6 +279,7 @@ impl Inner {
         if ends {
             entry.keys = Vec::new();
             entry.refusals.clear();
+            self.sessions.forget_verdicts(entry.session.as_ref(), run);
             // The records of this commit are appended by now, and the last of them has the time of the commit.
             entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
         }
@@ -320,6 +327,7 @@ impl Inner {
             self.artifacts.forget(oldest);
             if let Some(session) = &entry.session {
                 self.sessions.forget(session, oldest);
+                self.sessions.remove_run(session);
             }
         }
     }
@@ -404,15 +412,6 @@ impl Inner {
         let runs = due.into_iter().map(|run| (run, self.claim(run, worker, now))).collect();
         ClaimedDue { runs, next: self.next_wake(now) }
     }
-
-    fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<FeedRecord> {
-        let logged = |(position, run, seq): (u64, RunId, u64)| {
-            let records = &self.runs.get(&run)?.records;
-            let record = records.get(usize::try_from(seq).ok()?)?.clone();
-            Some(FeedRecord { position, run, seq, record })
-        };
-        self.sessions.after(session, after).filter_map(logged).take(limit).collect()
-    }
 }
 
 /// The order in which the changes of one commit are applied: the run before its generation, the generation before its
@@ -432,7 +431,7 @@ fn change_order(change: &Change) -> u8 {
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
-        Change::Mail { .. } => 7,
+        Change::Mail { .. } | Change::Post { .. } => 7,
     }
 }
 
@@ -570,23 +569,12 @@ impl Queries for MemoryStore {
     }
 }
 
-impl Upkeep for MemoryStore {
-    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
-        ready(Ok(self.inner.lock().tidy(now)))
-    }
-
-    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        ready(self.inner.lock().purge(run, now))
-    }
-
-    /// Does nothing: other runtimes may share the store and continue to use it.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        ready(())
-    }
-}
-
 impl Store for MemoryStore {
     fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn sessions(&self) -> &dyn super::Sessions {
         self
     }
 

@@ -13,6 +13,7 @@ mod lists;
 mod memory;
 pub(crate) mod message;
 mod retention;
+mod sessions;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,11 @@ pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
 pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
 pub use retention::{Cutoffs, Retention, Tidied};
+pub use sessions::{
+    Author, Closing, DataEntry, DataKind, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
+    SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Sessions,
+    refuse_session_write,
+};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +141,42 @@ pub enum StoreError {
         /// The run of the current turn.
         turn: RunId,
     },
+    /// The session is closed and takes no new work. The caller uses another session.
+    #[error("session {session:?} is closed and takes no new work; use another session")]
+    SessionClosed {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// The session is open, so it cannot be purged.
+    #[error("session {session:?} is open and cannot be purged; close it first")]
+    SessionOpen {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// A run of the session has not ended, so the session cannot be purged.
+    #[error("session {session:?} has an unfinished run, {run}, and cannot be purged; cancel it, or wait for its end")]
+    SessionBusy {
+        /// The session.
+        session: Arc<str>,
+        /// One of its unfinished runs.
+        run: RunId,
+    },
+    /// There is no such session.
+    #[error("there is no session {session:?}")]
+    NoSession {
+        /// The session.
+        session: Arc<str>,
+    },
+    /// A secret of the session cannot be unsealed. Nothing is lost, and everything else works.
+    #[error("the secret {name:?} of session {session:?} cannot be opened: {why}; put the key back, or set it again")]
+    Unsealable {
+        /// The session.
+        session: Arc<str>,
+        /// The name of the secret.
+        name: Arc<str>,
+        /// What is missing or damaged.
+        why: String,
+    },
     /// The artifact does not exist, or the reader has no access; the two cannot be told apart. The caller names another
     /// one.
     #[error(
@@ -241,6 +283,16 @@ pub enum Change {
         /// At most one message with this key is ever accepted.
         dedupe: Option<Arc<str>>,
     },
+    /// Posts a message to a session, together with the owner's own changes, so it is never refused. If the session is
+    /// closed, the message is left out and the store logs that.
+    Post {
+        /// The session.
+        session: Arc<str>,
+        /// When it is posted.
+        at: Timestamp,
+        /// The message.
+        message: NewMessage,
+    },
 }
 
 /// The description of a new run.
@@ -255,7 +307,8 @@ pub struct Creation {
     /// At most one run is created with this key. Later ones are refused with [`StoreError::KeyTaken`], and for a while
     /// after the run was removed with [`StoreError::KeySpent`]; see [`Retention`].
     pub key: Option<Arc<str>>,
-    /// The session it belongs to.
+    /// The session it belongs to. A run that is created from outside is refused with [`StoreError::SessionClosed`] if
+    /// the session is closed.
     pub session: Option<Arc<str>>,
     /// Who it acts for.
     pub principal: Option<Arc<str>>,
@@ -378,6 +431,9 @@ pub struct Entry {
 pub trait Store: Driving + Queries + Upkeep {
     /// The artifacts of the store.
     fn artifacts(&self) -> &dyn Artifacts;
+
+    /// The sessions of the store.
+    fn sessions(&self) -> &dyn Sessions;
 
     /// The secret that signs reply keys. Created with the store and kept with it.
     fn secret(&self) -> [u8; 32];

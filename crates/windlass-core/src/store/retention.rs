@@ -19,13 +19,16 @@ pub struct Retention {
     pub summary: Duration,
     /// How long the key of a removed run stays taken after that.
     pub keys: Duration,
+    /// How long a closed session keeps its messages, data and secrets, counted from its closing and until its last run
+    /// has ended. An open session keeps them.
+    pub sessions: Duration,
 }
 
 impl Default for Retention {
     /// A month to inspect what happened, half a year to know that it happened, and another half year in which a
-    /// repeated request is not taken for a new one.
+    /// repeated request is not taken for a new one. A closed session is kept as long as the journals of its runs.
     fn default() -> Self {
-        Self { full: 30 * DAY, summary: 180 * DAY, keys: 180 * DAY }
+        Self { full: 30 * DAY, summary: 180 * DAY, keys: 180 * DAY, sessions: 30 * DAY }
     }
 }
 
@@ -38,11 +41,14 @@ pub struct Cutoffs {
     pub summary: Option<Timestamp>,
     /// Keys of runs that were removed by then are free.
     pub keys: Option<Timestamp>,
+    /// Sessions that were closed by then lose their content.
+    pub sessions: Option<Timestamp>,
 }
 
 impl Retention {
     /// Keeps everything for ever; runs can still be purged.
-    pub const FOREVER: Self = Self { full: Duration::MAX, summary: Duration::MAX, keys: Duration::MAX };
+    pub const FOREVER: Self =
+        Self { full: Duration::MAX, summary: Duration::MAX, keys: Duration::MAX, sessions: Duration::MAX };
 
     /// The cutoffs at `now`.
     pub fn cutoffs(&self, now: Timestamp) -> Cutoffs {
@@ -50,6 +56,7 @@ impl Retention {
             full: before(now, self.full),
             summary: before(now, self.full.saturating_add(self.summary)),
             keys: before(now, self.keys),
+            sessions: before(now, self.sessions),
         }
     }
 }
@@ -79,7 +86,8 @@ mod tests {
         let at = |days: u64| Timestamp::default() + days as u32 * DAY;
         let due = Retention::default().cutoffs(at(500));
         assert_eq!((due.full, due.summary, due.keys), (Some(at(470)), Some(at(290)), Some(at(320))));
-        let never = Cutoffs { full: None, summary: None, keys: None };
+        assert_eq!(due.sessions, Some(at(470)));
+        let never = Cutoffs { full: None, summary: None, keys: None, sessions: None };
         assert_eq!(Retention::FOREVER.cutoffs(at(500)), never);
         let summaries = Retention { full: DAY, ..Retention::FOREVER }.cutoffs(at(500));
         assert_eq!(summaries, Cutoffs { full: Some(at(499)), ..never });

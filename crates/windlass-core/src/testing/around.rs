@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde_json::Value;
 
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, Driving, Due, Entry, Filter, KeyPlace,
-    Mail, Mailboxes, OnChange, Queries, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied,
-    Upkeep, Upload, Verdict, WaitRequest,
+    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
+    Entry, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor, SessionFilter, SessionInfo,
+    SessionMessage, SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError,
+    Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -50,6 +52,9 @@ pub enum Request {
     ArtifactSize,
     ReadArtifact,
     Sweep,
+    WriteSession,
+    ReadSession,
+    PurgeSession,
 }
 
 /// A wrapper of a store. Every type that implements this is a [`Store`].
@@ -236,6 +241,10 @@ impl<A: Around> Store for A {
         self
     }
 
+    fn sessions(&self) -> &dyn Sessions {
+        self
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.inner().secret()
     }
@@ -276,5 +285,40 @@ impl<A: Around> Artifacts for A {
 
     fn sweep(&self, now: Timestamp, limit: usize) -> Asked<'_, Swept> {
         self.ask(Request::Sweep, move |store| store.artifacts().sweep(now, limit))
+    }
+}
+
+impl<A: Around> Sessions for A {
+    fn write_session(&self, write: SessionWrite) -> Asked<'_, SessionVerdict> {
+        self.ask(Request::WriteSession, move |store| store.sessions().write_session(write))
+    }
+
+    fn session(&self, name: Arc<str>) -> Asked<'_, Option<SessionInfo>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session(name))
+    }
+
+    fn list_sessions(
+        &self,
+        filter: SessionFilter,
+        before: Option<SessionCursor>,
+        limit: usize,
+    ) -> Asked<'_, Vec<SessionInfo>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().list_sessions(filter, before, limit))
+    }
+
+    fn session_messages(&self, name: Arc<str>, after: u64, limit: usize) -> Asked<'_, Vec<SessionMessage>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session_messages(name, after, limit))
+    }
+
+    fn session_value(&self, session: Arc<str>, kind: DataKind, name: Arc<str>) -> Asked<'_, Option<Value>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session_value(session, kind, name))
+    }
+
+    fn session_entries(&self, session: Arc<str>, kind: DataKind) -> Asked<'_, Vec<DataEntry>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session_entries(session, kind))
+    }
+
+    fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {
+        self.ask(Request::PurgeSession, move |store| store.sessions().purge_session(name))
     }
 }

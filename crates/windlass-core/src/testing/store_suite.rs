@@ -18,6 +18,7 @@ mod mailbox;
 mod owners;
 mod retention;
 mod scene;
+mod session_rows;
 mod sessions;
 mod starts;
 mod suspend;
@@ -109,6 +110,21 @@ behaviours! {
         a_turn_that_ends_in_its_first_commit_is_over,
         a_feed_has_the_records_of_a_session_in_order,
         a_feed_can_be_followed_without_gaps,
+    }
+    session_rows {
+        l20_a_session_is_opened_once_and_shown,
+        l20_sessions_are_listed_newest_first_in_pages,
+        l20_a_run_brings_its_session_into_being,
+        l20_messages_have_positions_and_are_read_in_pages,
+        l20_a_message_with_a_dedupe_key_is_posted_once,
+        l20_a_closed_session_refuses_new_work,
+        l20_a_write_of_an_operation_gets_its_verdict_again,
+        l20_a_next_generation_has_verdicts_of_its_own,
+        l20_l25_a_message_of_an_outcome_is_posted_with_it,
+        e27_values_and_secrets_are_kept_apart,
+        l20_w09_a_closed_session_is_purged_when_its_runs_have_ended,
+        l20_w09_a_session_without_runs_is_purged_at_once,
+        l20_w09_closed_sessions_expire,
     }
     mailbox {
         mail_has_positions_that_are_never_used_again,

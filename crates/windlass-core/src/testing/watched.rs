@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Around;
+use super::{Around, Asked, Request};
 use crate::store::{Answer, Commit, Promise, Store};
 
 /// Passes everything on to another store, and calls a function before every commit and after its answer.
@@ -40,5 +40,22 @@ impl<F: Fn(&str) + Clone + Send + Sync + 'static> Around for Watched<F> {
                 Answer::Wait(outer)
             }
         }
+    }
+
+    /// Also called with `before write` and `after write` around writes to sessions.
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        request: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        if request != Request::WriteSession {
+            return ask(&*self.inner);
+        }
+        Box::pin(async move {
+            (self.tell)("before write");
+            let answer = ask(&*self.inner).await;
+            (self.tell)("after write");
+            answer
+        })
     }
 }

@@ -14,6 +14,8 @@ mod range;
 mod replies;
 mod run_commands;
 mod runs;
+mod session_data;
+mod sessions;
 mod tokens;
 mod tools;
 
@@ -63,6 +65,14 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(clients::register))
         .routes(routes!(clients::calls))
         .routes(routes!(clients::remove))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::get, sessions::put, sessions::purge))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::messages, sessions::post))
+        .routes(routes!(session_data::list))
+        .routes(routes!(session_data::get, session_data::set, session_data::delete))
+        .routes(routes!(session_data::list_secrets))
+        .routes(routes!(session_data::set_secret, session_data::delete_secret))
         .routes(routes!(artifacts::store))
         .routes(routes!(artifacts::read))
         .routes(routes!(tokens::list, tokens::create))

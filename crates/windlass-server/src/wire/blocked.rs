@@ -68,6 +68,14 @@ pub enum HoldReason {
         /// What does not match.
         problem: String,
     },
+    /// The messages that the body read are not in its session any more.
+    MessagesGone {
+        /// Path of the operation that read them.
+        #[schema(value_type = String)]
+        path: Path,
+        /// Name of the session.
+        session: String,
+    },
     /// The body dropped an operation that it had started.
     Abandoned {
         /// Path of the operation.

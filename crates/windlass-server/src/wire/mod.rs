@@ -15,6 +15,7 @@ mod nullable;
 mod problem;
 mod raw;
 mod run;
+mod session;
 mod time;
 mod token;
 mod tool;
@@ -39,6 +40,10 @@ pub use raw::RawJson;
 pub use run::{
     CancelRequest, Comparison, Departure, Ending, FinishRequest, ForkChange, ForkRequest, Forked, Imported,
     JournalPage, OperationRef, Record, ReplayCheck, Run, RunPage, RunState, Side, SignalRequest, Trace,
+};
+pub use session::{
+    CloseRequest, CloseResponse, DataName, DataNames, DataRequest, DataView, MessageAuthor, MessagePage,
+    MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionView,
 };
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};

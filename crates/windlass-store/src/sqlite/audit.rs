@@ -22,6 +22,7 @@ use super::read::{ReadError, decode, decode_line, text};
 use super::schema::{self, Identity};
 use super::seal::{self, UnsealError};
 use super::sealing_keys::SealingKeys;
+use super::sessions;
 use super::wal_stamp;
 
 /// Problems that are reported. Further ones add no information.
@@ -67,7 +68,7 @@ impl CheckReport {
         ))
     }
 
-    fn add_problem(&mut self, problem: impl Into<String>) {
+    pub(super) fn add_problem(&mut self, problem: impl Into<String>) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem.into());
         }
@@ -125,6 +126,7 @@ pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) ->
             .and_then(|()| check_sums(&view, &mut report))
             .and_then(|()| check_runs(&view, &keys, &mut report, &mut progress))
             .and_then(|()| check_content(&view, &mut report))
+            .and_then(|()| sessions::check_secrets(&view, &keys, &mut report))
     };
     match checked {
         Ok(()) => {}
@@ -209,6 +211,17 @@ fn check_runs(
             "refs WHERE blob NOT IN (SELECT id FROM blobs WHERE digest IS NOT NULL)",
         ),
         ("pieces belong to content that does not exist", "pieces WHERE blob NOT IN (SELECT id FROM blobs)"),
+        ("messages belong to a session that does not exist", "messages WHERE session NOT IN (SELECT id FROM sessions)"),
+        (
+            "values belong to a session that does not exist",
+            "session_data WHERE session NOT IN (SELECT id FROM sessions)",
+        ),
+        ("answers belong to runs that do not exist", "verdicts WHERE run NOT IN (SELECT id FROM runs)"),
+        (
+            "open sessions lack some of their messages",
+            "sessions WHERE closed IS NULL
+             AND messages != (SELECT count(*) FROM messages WHERE messages.session = sessions.id)",
+        ),
         ("keys of removed runs are used by other runs", "tombstones JOIN runs ON runs.key = tombstones.key"),
     ];
     for (what, which) in strays {

@@ -6,6 +6,7 @@
 //! alone that was damaged before, so that it stays detectable.
 
 use super::key_places;
+use super::sessions;
 use crc32fast::Hasher;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
@@ -90,7 +91,7 @@ pub(super) const TABLES: [&str; 12] = [
 pub(super) fn schema_checksum(connection: &Connection) -> rusqlite::Result<i64> {
     let sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema
                WHERE tbl_name IN ('file', 'workers', 'sessions', 'mail', 'runs', 'log', 'segments', 'tombstones',
-                                  'blobs', 'pieces', 'refs', 'claims', 'run', 'journal')
+                                  'blobs', 'pieces', 'refs', 'claims', 'run', 'journal', 'messages', 'session_data', 'verdicts')
                ORDER BY type, name";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
@@ -231,7 +232,7 @@ pub(super) const BLOBS_TRIGGER: &str = checksum_trigger!(
 );
 
 /// Queries for damaged rows, one for each table: the run, if it can be named, and the location.
-pub(super) const DAMAGE_QUERIES: [&str; 11] = [
+pub(super) const DAMAGE_QUERIES: [&str; 15] = [
     "SELECT NULL, 'the row of the file itself' FROM file
      WHERE sum != windlass_sum(openings, secret, packed, clean, last, copy, runs, shape)",
     concat!("SELECT run, 'its row in the table of runs' FROM runs WHERE sum != ", run_checksum!()),
@@ -250,6 +251,10 @@ pub(super) const DAMAGE_QUERIES: [&str; 11] = [
      WHERE sum != windlass_sum(run, blob, scope)",
     "SELECT NULL, 'a claim on content ' || blob FROM claims WHERE sum != windlass_sum(blob, holder, until)",
     key_places::DAMAGED,
+    sessions::DAMAGED[0],
+    sessions::DAMAGED[1],
+    sessions::DAMAGED[2],
+    sessions::DAMAGED[3],
 ];
 
 #[cfg(test)]

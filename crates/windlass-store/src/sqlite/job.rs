@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{Change, Commit, Creation, Guard, KeyPlace, Message, Promise, StoreError, Tidied, Turn};
+use windlass_core::store::{
+    Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SessionVerdict, StoreError, Tidied, Turn,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
@@ -15,6 +17,7 @@ use super::pack::Packed;
 use super::retention::RetentionWork;
 use super::seal;
 use super::sealing_keys::SealingKeys;
+use super::sessions::{EncodedPost, SessionJob};
 
 /// Largest record or message, in bytes of JSON. SQLite's limit is a thousand million; a commit beyond that would make
 /// its whole group fail again and again.
@@ -32,6 +35,9 @@ pub(super) enum Job {
     Tidy(RetentionWork, Promise<Tidied>),
     /// Removes a slice of a run, at this time.
     Purge(RunId, Timestamp, Promise<Tidied>),
+    Session(Box<SessionJob>, Promise<SessionVerdict>),
+    /// Removes a slice of a closed session.
+    PurgeSession(Arc<str>, Promise<Tidied>),
 }
 
 /// Approximate cost of a job in memory and on disk, without its content.
@@ -48,13 +54,15 @@ impl Job {
         match self {
             Self::Write(write, _) => JOB_OVERHEAD + write.bytes(),
             Self::Blob(step, _) => JOB_OVERHEAD + step.bytes(),
+            Self::Session(job, _) => JOB_OVERHEAD + job.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
             Self::Claim(..)
             | Self::ClaimDue(..)
             | Self::Release(..)
             | Self::Renew(..)
             | Self::Tidy(..)
-            | Self::Purge(..) => JOB_OVERHEAD,
+            | Self::Purge(..)
+            | Self::PurgeSession(..) => JOB_OVERHEAD,
         }
     }
 }
@@ -100,6 +108,7 @@ pub(super) struct Write {
     pub(super) starts: Vec<Start>,
     pub(super) mail: Vec<PendingMessage>,
     pub(super) refers: Vec<blobs::ReferenceRequest>,
+    pub(super) posts: Vec<EncodedPost>,
 }
 
 pub(super) struct EncodedState {
@@ -249,7 +258,8 @@ impl Write {
     pub(super) fn bytes(&self) -> usize {
         let mail: usize = self.mail.iter().map(|message| message.text.bytes()).sum();
         let starts: usize = self.starts.iter().map(|start| JOB_OVERHEAD + start.records.text.bytes()).sum();
-        self.records.text.bytes() + mail + starts
+        let posts: usize = self.posts.iter().map(EncodedPost::bytes).sum();
+        self.records.text.bytes() + mail + starts + posts
     }
 
     /// Whether it only appends to a journal.
@@ -268,8 +278,9 @@ impl Write {
             starts,
             mail,
             refers,
+            posts,
         } = self;
-        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
+        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty());
         let about_itself = create.is_some()
             || *continues
             || state.is_some()
@@ -297,6 +308,7 @@ impl Write {
             starts: Vec::new(),
             mail: Vec::new(),
             refers: Vec::new(),
+            posts: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -347,6 +359,7 @@ impl Write {
             Change::Keys(list) => self.places = Some(list),
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
+            Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
@@ -388,7 +401,7 @@ pub(super) fn encode_list(list: &[impl serde::Serialize]) -> Result<Option<Strin
     if list.is_empty() { Ok(None) } else { encode(&list).map(Some) }
 }
 
-fn encode(value: &impl serde::Serialize) -> Result<String, StoreError> {
+pub(super) fn encode(value: &impl serde::Serialize) -> Result<String, StoreError> {
     let text = serde_json::to_string(value).map_err(|error| unfit(&error))?;
     within_limit(&text)?;
     Ok(text)

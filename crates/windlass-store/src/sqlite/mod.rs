@@ -35,6 +35,7 @@ mod retention;
 mod schema;
 mod seal;
 mod sealing_keys;
+mod sessions;
 mod shared_writer;
 #[cfg(test)]
 mod tests;
@@ -55,7 +56,7 @@ use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
     Answer, Artifacts, Claimed, ClaimedDue, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail,
-    Mailboxes, Promise, Queries, Store, StoreClock, StoreError, Tidied, Upkeep,
+    Mailboxes, Promise, Queries, Sessions, Store, StoreClock, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::{Clock, Timestamp};
 use windlass_core::{RunId, WorkerId};
@@ -388,6 +389,10 @@ impl Upkeep for SqliteStore {
 
 impl Store for SqliteStore {
     fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn sessions(&self) -> &dyn Sessions {
         self
     }
 

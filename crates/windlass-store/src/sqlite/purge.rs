@@ -13,10 +13,11 @@ use super::job::RunPhase;
 use super::key_places;
 use super::read::size;
 use super::retention::RetentionWork;
+use super::sessions;
 use super::write_tx::{JobError, WriteTx};
 
 /// Rows that one slice removes: a few milliseconds of the writer's time at worst, when each row is on a separate page.
-const SLICE_ROWS: usize = 200;
+pub(super) const SLICE_ROWS: usize = 200;
 /// The cost of a segment in rows: it has several pages that it does not share.
 const SEGMENT_ROWS: usize = 8;
 
@@ -75,6 +76,12 @@ impl WriteTx<'_> {
                 done.removed += 1;
             }
         }
+        for id in &work.sessions {
+            if !budget.is_spent() {
+                budget.spend(self.empty_session(*id, budget.0)?.rows);
+            }
+        }
+        done.more |= !work.sessions.is_empty();
         if let Some(by) = work.free_keys {
             free_keys(self.connection, by, &mut budget)?;
         }
@@ -194,8 +201,7 @@ impl WriteTx<'_> {
             connection.prepare_cached(sql)?.execute(params![key, run, now.as_micros()])?;
         }
         if let Some(session) = session {
-            let sql = "DELETE FROM sessions WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE session = ?1)";
-            connection.prepare_cached(sql)?.execute([session])?;
+            sessions::delete_unused(connection, session)?;
             self.sessions.clear();
         }
         self.heads.remove(&RunId::from_bytes(run));
@@ -228,6 +234,7 @@ fn delete(connection: &Connection, sql: &str, run: i64, position: i64) -> rusqli
 
 fn empty_mailbox(connection: &Connection, id: i64, budget: &mut Budget) -> rusqlite::Result<bool> {
     key_places::forget(connection, id)?;
+    sessions::forget_verdicts(connection, id)?;
     let sql = "DELETE FROM mail WHERE run = ?1 AND position IN (SELECT position FROM mail WHERE run = ?1 LIMIT ?2)";
     let limit = budget.0;
     let deleted = connection.prepare_cached(sql)?.execute(params![id, size(limit)])?;

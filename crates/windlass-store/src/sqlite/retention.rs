@@ -11,6 +11,7 @@ use super::decide::RunHead;
 use super::job::Write;
 use super::log;
 use super::read::{ReadError, decode_line};
+use super::sessions::due_sessions;
 use super::write_tx::JobError;
 
 /// Rows that one query reads at most.
@@ -33,6 +34,8 @@ pub(super) struct RetentionWork {
     pub(super) remove: Vec<i64>,
     /// Keys of runs that were removed by this time are released, if there are any.
     pub(super) free_keys: Option<Timestamp>,
+    /// Closed sessions whose content has expired.
+    pub(super) sessions: Vec<i64>,
     /// Whether there is content that is no longer referenced.
     pub(super) blobs: bool,
     /// Pages to return to the file system.
@@ -42,7 +45,7 @@ pub(super) struct RetentionWork {
 impl RetentionWork {
     pub(super) fn is_empty(&self) -> bool {
         let runs = self.in_removal.len() + self.summarize.len() + self.remove.len();
-        runs == 0 && self.free_keys.is_none() && !self.blobs && self.pages == 0
+        runs + self.sessions.len() == 0 && self.free_keys.is_none() && !self.blobs && self.pages == 0
     }
 }
 
@@ -87,7 +90,7 @@ impl RetentionScan {
     pub(super) fn next_slice(&self, connection: &mut Connection, now: Timestamp) -> Result<ScanSlice, ReadError> {
         let view = connection.transaction()?;
         let pass = *self.pass.lock();
-        let Cutoffs { full, summary, keys } = self.retention.cutoffs(now);
+        let Cutoffs { full, summary, keys, sessions } = self.retention.cutoffs(now);
         let in_removal =
             view.prepare_cached(IN_REMOVAL)?.query_map([PAGE_ROWS], |row| row.get(0))?.collect::<Result<_, _>>()?;
         let summarize = page(&view, DUE_SUMMARY, full, pass.summarize)?;
@@ -104,7 +107,8 @@ impl RetentionScan {
         };
         let (summarize, remove) = (summarize.free, remove.free);
         let blobs = blobs::is_due(&view, now, self.opening)?;
-        let work = RetentionWork { now, in_removal, summarize, remove, free_keys, blobs, pages: spare_pages(&view)? };
+        let (sessions, pages) = (due_sessions(&view, sessions)?, spare_pages(&view)?);
+        let work = RetentionWork { now, in_removal, summarize, remove, free_keys, sessions, blobs, pages };
         Ok(ScanSlice { work, next })
     }
 

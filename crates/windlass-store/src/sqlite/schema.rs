@@ -6,19 +6,20 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, blobs, check, checksum, key_places, large_values, log, missing_run_rows, wal_stamp};
+use super::{backup, blobs, check, checksum, key_places, large_values, log, missing_run_rows, sessions, wal_stamp};
 
 /// Marks a file as a Windlass database in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema version of this build.
-pub(super) const VERSION: i32 = 10;
+pub(super) const VERSION: i32 = 11;
 
 /// - `file` has one row: the number of openings, the secret that signs reply keys, the position up to which the log is
 ///   packed, whether the last owner closed the file cleanly, the last position that was in use when rows at the end of
 ///   the log were removed, whether the file is a backup that was not opened yet, and the highest `runs.id` of removed
 ///   runs.
-/// - `sessions` maps session names to numbers, so that the other tables need not repeat the names.
+/// - `sessions` maps session names to numbers, so that the other tables need not repeat the names. The rest of a session
+///   is in `sessions/mod.rs`.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys are used
 ///   again.
 const TABLES: &str = "
@@ -171,7 +172,7 @@ CREATE INDEX tombstones_by_age ON tombstones (since);
 const VIEWS: &str = "
 DROP VIEW IF EXISTS run;
 CREATE VIEW run AS
-    SELECT windlass_id(runs.run) AS run, tool, datetime(created / 1000000, 'unixepoch') AS created,
+    SELECT windlass_id(runs.run) AS run, tool, datetime(runs.created / 1000000, 'unixepoch') AS created,
            datetime(ended / 1000000, 'unixepoch') AS ended,
            json_extract(state, '$.state') AS state, key, sessions.name AS session, principal, cause,
            windlass_id(parent_run) AS parent,
@@ -188,7 +189,11 @@ CREATE VIEW journal AS
 ";
 
 /// The statements that upgrade a file to the next version. The first entry is for version 1.
-const MIGRATIONS: [&[&str]; 9] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9];
+const MIGRATIONS: [&[&str]; 10] =
+    [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10];
+
+/// In version 10 a session was only a name.
+const FROM_V10: &[&str] = &[sessions::DDL, sessions::TRIGGER];
 
 /// Version 9 recorded neither the principal nor the cause of a run.
 const FROM_V9: &[&str] = &["DROP TRIGGER IF EXISTS runs_sum;", ATTRIBUTION, checksum::RUNS_TRIGGER];
@@ -310,7 +315,8 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let parts = [TABLES, RUNS, LOG, NOTE_COLUMN, ENDED_INDEX, TOMBSTONES, blobs::DDL, key_places::DDL];
     let parts =
         parts.into_iter().chain([wal_stamp::DDL, checksum::COLUMNS, blobs::MEDIA_TYPES, DEATHS_COLUMN, ATTRIBUTION]);
-    for statements in parts.chain([checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, VIEWS]) {
+    let triggers = [checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, sessions::TRIGGER];
+    for statements in parts.chain([sessions::DDL]).chain(triggers).chain([VIEWS]) {
         transaction.execute_batch(statements)?;
     }
     record_schema_checksum(&transaction)?;

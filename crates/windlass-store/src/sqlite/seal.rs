@@ -53,7 +53,7 @@ impl UnsealError {
 
 /// The record with its secrets sealed.
 pub(super) fn seal(keys: &SealingKeys, run: RunId, record: &Record) -> Result<Record, StoreError> {
-    let key = keys.current().map_err(|error| unusable(keys, &error))?;
+    let key = current(keys)?;
     let mut sealed = record.clone();
     sealed.change_secrets(Order::Forth, |location, value| {
         *value = Value::String(seal_value(&key, &associated_data(run, &record.path, location), value)?);
@@ -62,9 +62,12 @@ pub(super) fn seal(keys: &SealingKeys, run: RunId, record: &Record) -> Result<Re
     Ok(sealed)
 }
 
-fn unusable(keys: &SealingKeys, error: &io::Error) -> StoreError {
-    let file = keys.path().display();
-    StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or created: {error}"))
+fn current(keys: &SealingKeys) -> Result<SealingKey, StoreError> {
+    let unusable = |error: io::Error| {
+        let file = keys.path().display();
+        StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or created: {error}"))
+    };
+    keys.current().map_err(unusable)
 }
 
 /// Unseals the secrets of a record that was read. If it fails, some of them stay sealed.
@@ -79,9 +82,26 @@ pub(super) fn open(keys: &SealingKeys, run: RunId, record: &mut Record) -> Resul
     })
 }
 
+/// Seals a secret of a session. It is bound to the session and its name.
+pub(super) fn seal_secret(keys: &SealingKeys, session: &str, name: &str, value: &Value) -> Result<String, StoreError> {
+    seal_value(&current(keys)?, &of_session(session, name), value)
+}
+
+/// Unseals a secret of a session.
+pub(super) fn open_secret(keys: &SealingKeys, session: &str, name: &str, sealed: String) -> Result<Value, UnsealError> {
+    unseal(keys, &of_session(session, name), &Value::String(sealed))
+}
+
+/// What a secret of a session is bound to.
+fn of_session(session: &str, name: &str) -> Vec<u8> {
+    // The length keeps the two names apart, and the first byte keeps them apart from the ids of runs.
+    let length = (session.len() as u64).to_le_bytes();
+    [b"session".as_slice(), &length, session.as_bytes(), name.as_bytes()].concat()
+}
+
 /// The message with its secrets sealed.
 pub(super) fn seal_message(keys: &SealingKeys, run: RunId, message: &Message) -> Result<Message, StoreError> {
-    let key = keys.current().map_err(|error| unusable(keys, &error))?;
+    let key = current(keys)?;
     let mut sealed = message.clone();
     sealed.change_secrets(Order::Forth, |location, value| {
         *value = Value::String(seal_value(&key, &associated_data(run, &Path::root(), &mailed(location)), value)?);
@@ -130,7 +150,7 @@ pub(super) fn key_ids_of(message: &mut Message) -> Vec<String> {
     }
 }
 
-fn key_of(value: &Value) -> Option<&str> {
+pub(super) fn key_of(value: &Value) -> Option<&str> {
     let rest = value.as_str()?.strip_prefix(VERSION)?.strip_prefix('.')?;
     rest.split_once('.').map(|(id, _)| id)
 }

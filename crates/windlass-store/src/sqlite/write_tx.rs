@@ -22,6 +22,7 @@ use super::key_places;
 use super::log::{self, JournalTail, JournalTails, LogEnd, signed, unsigned};
 use super::read::{self, ReadError};
 use super::retention;
+use super::sessions;
 
 /// Run heads that the writer has in memory.
 pub(super) type RunHeads = FxHashMap<RunId, RunHead>;
@@ -103,7 +104,7 @@ impl WriteTx<'_> {
         for message in messages {
             self.deliver(message)?;
         }
-        Ok(())
+        self.post_messages(&write.posts)
     }
 
     /// The head of a run, from the cache or from the file.
@@ -157,6 +158,10 @@ impl WriteTx<'_> {
         }
         head.tail = self.end.append(connection, &head.journal(), &write.records)?;
         mail::consume(connection, head, &write.consumed)?;
+        // A run that is created and ends in one commit has made no write to its session.
+        if head.session.is_some() && write.create.is_none() && (write.finishes() || write.continues) {
+            sessions::forget_verdicts(connection, head.id)?;
+        }
         if let Some(state) = &write.state {
             let ends_turn = head.turn && state.phase == RunPhase::Finished;
             head.phase = state.phase;

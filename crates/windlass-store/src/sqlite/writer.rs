@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{Promise, StoreError, Tidied};
+use windlass_core::store::{Promise, SessionVerdict, StoreError, Tidied};
 use windlass_core::troubles::Troubles;
 
 use super::blobs;
@@ -23,6 +23,7 @@ use super::lock::OwnerLock;
 use super::log::{JournalTails, LogEnd};
 use super::open::{OpenedFile, Options};
 use super::pack;
+use super::purge::SLICE_ROWS;
 use super::read::Readers;
 use super::reopen::RETRY_INTERVAL;
 use super::schema;
@@ -71,6 +72,7 @@ enum Reply {
     DueClaims(Promise<Vec<DueClaim>>, Result<Vec<DueClaim>, StoreError>),
     Blob(Promise<blobs::BlobOutcome>, Result<blobs::BlobOutcome, StoreError>),
     Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
+    Session(Promise<SessionVerdict>, Result<SessionVerdict, StoreError>),
 }
 
 impl Reply {
@@ -84,11 +86,13 @@ impl Reply {
             (Self::DueClaims(promise, result), None) => promise.answer(result),
             (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Tidied(promise, result), None) => promise.answer(result),
+            (Self::Session(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Claim(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::DueClaims(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Session(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback panicked while it handled the answer to a commit");
@@ -317,6 +321,13 @@ impl Writer {
                 }
                 Job::Purge(run, now, promise) => {
                     Reply::Tidied(promise, self.run_job(&mut failed, |table| table.purge(run, now)))
+                }
+                Job::Session(job, promise) => {
+                    Reply::Session(promise, self.run_job(&mut failed, |table| table.write_session(&job)))
+                }
+                Job::PurgeSession(name, promise) => {
+                    let work = |table: &mut WriteTx<'_>| table.purge_session(&name, SLICE_ROWS);
+                    Reply::Tidied(promise, self.run_job(&mut failed, work))
                 }
                 Job::Pack(packed, promise) => {
                     Reply::Unit(promise, self.run_job(&mut failed, |table| table.pack(&packed)))

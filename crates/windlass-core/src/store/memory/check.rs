@@ -19,6 +19,10 @@ impl Inner {
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
             self.check_outsider(&commit.changes)?;
             self.check_creations(&commit.changes, None)?;
+            self.refuse_closed_sessions(commit.changes.iter().filter_map(|change| match change {
+                Change::Start { run, creation, .. } if !self.runs.contains_key(run) => Some(creation),
+                _ => None,
+            }))?;
             self.check_refs(&commit.changes, None)?;
             return Ok(CommitCheck::New);
         };
@@ -45,6 +49,7 @@ impl Inner {
             return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
         }
         self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
+        self.refuse_closed_sessions(creation.into_iter())?;
         self.check_refs(&commit.changes, Some(run))?;
         Ok(CommitCheck::New)
     }
@@ -73,6 +78,16 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Refuses new runs in closed sessions. Not called for runs that an owner starts: they belong to the work of a run
+    /// that is there already.
+    fn refuse_closed_sessions<'c>(&self, creations: impl Iterator<Item = &'c Creation>) -> Result<(), StoreError> {
+        let mut sessions = creations.filter_map(|creation| creation.session.as_ref());
+        match sessions.find(|session| self.sessions.is_closed(session)) {
+            Some(session) => Err(StoreError::SessionClosed { session: session.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Refuses new runs whose key or turn is taken, by an existing run or by one that the same commit creates before

@@ -4,18 +4,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::StoreError;
+use super::super::{Creation, Entry as FeedRecord, StoreError};
+use super::Inner;
+use super::session_rows::SessionRow;
 use crate::id::RunId;
+use crate::time::Timestamp;
 
 #[derive(Default)]
 pub(super) struct Sessions {
-    all: BTreeMap<Arc<str>, Session>,
+    pub(super) all: BTreeMap<Arc<str>, Session>,
     /// The position of the latest record of any session.
     position: u64,
 }
 
 #[derive(Default)]
-struct Session {
+pub(super) struct Session {
+    pub(super) row: SessionRow,
+    /// Runs that are kept, whatever their state.
+    runs: usize,
     /// Turns that are not over; the first one is current.
     turns: VecDeque<RunId>,
     /// Records as position, run and sequence number.
@@ -53,6 +59,25 @@ impl Sessions {
         }
     }
 
+    /// Adds a run. It begins a session that does not exist yet, which belongs to the principal of the run.
+    pub(super) fn add_run(&mut self, session: &Arc<str>, creation: &Creation) {
+        let found = self.all.entry(session.clone()).or_insert_with(|| {
+            let mut session = Session::created(creation.at);
+            session.row.info.owner = creation.principal.clone();
+            session
+        });
+        found.runs += 1;
+    }
+
+    /// A run is no longer kept. The session goes with its last run, unless something else of it is kept.
+    pub(super) fn remove_run(&mut self, session: &str) {
+        let Some(found) = self.all.get_mut(session) else { return };
+        found.runs = found.runs.saturating_sub(1);
+        if found.runs == 0 && !found.row.kept {
+            self.all.remove(session);
+        }
+    }
+
     pub(super) fn add_turn(&mut self, session: &Arc<str>, run: RunId) {
         self.all.entry(session.clone()).or_default().turns.push_back(run);
     }
@@ -84,9 +109,29 @@ impl Sessions {
     pub(super) fn forget(&mut self, session: &str, run: RunId) {
         if let Some(found) = self.all.get_mut(session) {
             found.log.retain(|(_, other, _)| *other != run);
-            if found.log.is_empty() && found.turns.is_empty() {
-                self.all.remove(session);
-            }
         }
+    }
+}
+
+impl Session {
+    pub(super) fn created(at: Timestamp) -> Self {
+        let mut session = Self::default();
+        session.row.info.created = at;
+        session
+    }
+
+    pub(super) fn has_runs(&self) -> bool {
+        self.runs > 0
+    }
+}
+
+impl Inner {
+    pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<FeedRecord> {
+        let logged = |(position, run, seq): (u64, RunId, u64)| {
+            let records = &self.runs.get(&run)?.records;
+            let record = records.get(usize::try_from(seq).ok()?)?.clone();
+            Some(FeedRecord { position, run, seq, record })
+        };
+        self.sessions.after(session, after).filter_map(logged).take(limit).collect()
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::super::{Cutoffs, StoreError, Tidied};
-use super::{Inner, RunRow};
+use futures_util::future::BoxFuture;
+
+use super::super::{Cutoffs, StoreError, Tidied, Upkeep};
+use super::{Inner, MemoryStore, RunRow, ready};
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
@@ -29,10 +31,11 @@ impl Inner {
             self.remove(*run, now);
         }
         self.free_keys(due);
+        let emptied = self.empty_closed_sessions(due.sessions, SLICE);
         let swept = self.artifacts.sweep(now, limits::ARTIFACT_SWEEP);
         let (summarized, removed) = (summaries.len(), removals.len());
         // A removed run may have been the only reason to keep others.
-        Tidied { summarized, removed, more: summarized + removed > 0 || swept.more }
+        Tidied { summarized, removed, more: summarized + removed + emptied > 0 || swept.more }
     }
 
     /// Runs that ended at or before `by`, the oldest first.
@@ -71,6 +74,9 @@ impl Inner {
             self.keys.remove(&key);
             self.tombstones.insert(key, Tombstone { run, since: now });
         }
+        if let Some(session) = entry.session {
+            self.sessions.remove_run(&session);
+        }
     }
 
     fn free_keys(&mut self, due: Cutoffs) {
@@ -95,5 +101,20 @@ impl Inner {
         self.summarize(run);
         self.remove(run, now);
         Ok(())
+    }
+}
+
+impl Upkeep for MemoryStore {
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        ready(Ok(self.inner.lock().tidy(now)))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(self.inner.lock().purge(run, now))
+    }
+
+    /// Does nothing: other runtimes may share the store and continue to use it.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        ready(())
     }
 }

@@ -133,6 +133,7 @@ impl Around for MortalStore {
             Request::AppendUpload => "a piece of an upload",
             Request::FinishUpload => "the end of an upload",
             Request::ClaimDue => "a claim of due runs",
+            Request::WriteSession => "a write to a session",
             _ => return ask(&*self.inner),
         };
         if self.life.is_dead() || self.life.dies(&format!("before {what}")) {

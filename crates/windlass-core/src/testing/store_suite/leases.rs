@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::scene::{
-    Owner, cancel, claim_at, claim_due, doubt, due, finished, held, info, mail, must, new, number, park, post, record,
-    run, set_clock, start, suspended,
+    Owner, at, cancel, claim_at, claim_due, doubt, due, finished, held, info, mail, must, new, number, park, post,
+    record, run, set_clock, start, suspended,
 };
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::state::{Blocked, RunState};
-use crate::store::{Change, Creation, Store, StoreError};
+use crate::store::{Author, Change, Creation, NewMessage, Store, StoreError};
 use crate::testing::block_on;
 
 /// Makes a worker's lease end at this time.
@@ -115,6 +115,7 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Consumed(vec![1]),
         Change::Refer { run: of, artifacts: Vec::new(), by: of },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
+        Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -131,7 +132,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Examined(_)
             | Change::Consumed(_)
             | Change::Refer { .. }
-            | Change::Mail { .. } => {}
+            | Change::Mail { .. }
+            | Change::Post { .. } => {}
         }
     }
     changes

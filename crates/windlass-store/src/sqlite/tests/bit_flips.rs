@@ -8,7 +8,11 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
-use windlass_core::store::{Access, ArtifactId, Artifacts, Filter, KeyPlace, Turn};
+use windlass_core::store::{
+    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SessionChange, SessionFilter,
+    SessionOperation, SessionWrite, Sessions, Turn,
+};
+use windlass_core::tool::Content;
 
 use super::super::check_file;
 use super::super::db_file::with_suffix;
@@ -83,6 +87,27 @@ fn fill(store: &SqliteStore) {
     // Still running when the process dies.
     write(6, 0, vec![Change::Create(creation("u", Some("running"), Some("s"))), append(json!("begun"))]);
     write(6, 1, vec![append(json!("goes on"))]);
+    fill_sessions(store);
+}
+
+/// An open session with messages, a value, a secret and the verdict on a write, and a closed one.
+fn fill_sessions(store: &SqliteStore) {
+    let write = |session: &str, change, by| {
+        let write = SessionWrite { session: session.into(), at: Timestamp::from_micros(6), change, by };
+        block_on(store.write_session(write)).unwrap().unwrap()
+    };
+    let say = |text: &str| {
+        let content = vec![Content::text(text)];
+        let (cause, dedupe) = (Some("turn 1".into()), Some(text.into()));
+        SessionChange::Post(NewMessage { author: Author::Agent, content, cause, dedupe })
+    };
+    let set = |kind, value| SessionChange::Set { kind, name: "n".into(), value };
+    write("s", say("hello"), None);
+    write("s", say("again"), Some(SessionOperation { run: run(6), epoch: 1, key: "op".into() }));
+    write("s", set(DataKind::Value, json!({"a": 1})), None);
+    write("s", set(DataKind::Secret, json!("hush")), None);
+    write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()) }, None);
+    write("done", SessionChange::Close { reason: "over".into() }, None);
 }
 
 /// Whether an answer reports damage.
@@ -131,6 +156,12 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
     for by in [Access::Owner, Access::Session("s".into())] {
         add(&format!("artifact {by:?}"), format!("{:?}", block_on(Artifacts::read(&store, artifact, by, 0, 999))));
     }
+    add("sessions", format!("{:?}", block_on(store.list_sessions(SessionFilter::default(), None, 9))));
+    add("messages", format!("{:?}", block_on(store.session_messages("s".into(), 0, 9))));
+    add("value", format!("{:?}", block_on(store.session_value("s".into(), DataKind::Value, "n".into()))));
+    add("secrets", format!("{:?}", block_on(store.session_entries("s".into(), DataKind::Secret))));
+    let late = Change::Start { run: run(8), creation: creation("t", None, Some("done")), records: Vec::new() };
+    add("closed", format!("{:?}", commit(&store, Commit { guard: Guard::Outsider, changes: vec![late] })));
     store.use_clock(still(Timestamp::from_micros(99)));
     add("due", format!("{:?}", block_on(store.due(9))));
     // The suspended run continues to its end.
@@ -151,7 +182,7 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
 }
 
 /// Answers that must be unchanged or report damage. For these, a later check of the file is not enough.
-const STRICT: [&str; 7] = ["secret", "journal", "page", "mail", "claim", "artifact", "ended"];
+const STRICT: [&str; 9] = ["secret", "journal", "page", "mail", "claim", "artifact", "ended", "messages", "value"];
 
 /// A row of the log that moved below the packing mark is hidden from readers, which look for the end of a journal above
 /// the mark. Only a check of the whole file finds it.
@@ -204,7 +235,7 @@ impl Rng {
     }
 }
 
-const TABLES: [(&str, &[&str]); 14] = [
+const TABLES: [(&str, &[&str]); 17] = [
     ("file", &["rowid"]),
     ("workers", &["id"]),
     ("sessions", &["id"]),
@@ -219,6 +250,9 @@ const TABLES: [(&str, &[&str]); 14] = [
     ("claims", &["blob", "holder"]),
     ("lineage", &["rowid"]),
     ("places", &["run", "path"]),
+    ("messages", &["session", "position"]),
+    ("session_data", &["session", "secret", "name"]),
+    ("verdicts", &["run", "key"]),
 ];
 
 /// A cell of the file: its table, its column, and which row.

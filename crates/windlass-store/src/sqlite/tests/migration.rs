@@ -2,7 +2,9 @@
 
 use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
-use windlass_core::store::{Access, ArtifactId, Artifacts, Filter};
+use windlass_core::store::{
+    Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionChange, SessionWrite, Sessions,
+};
 
 use super::super::schema::VERSION;
 use super::super::{OpenError, check_file};
@@ -272,6 +274,52 @@ fn w08_l28_a_file_of_version_9_is_upgraded_and_its_runs_name_no_principal() {
     assert!(report.is_fine() && report.runs == 3, "{report}");
     edit(&path).execute_batch("DROP TRIGGER runs_sum; UPDATE runs SET principal = 'bob' WHERE id = 3").unwrap();
     assert!(!check_file(&path, |_, _| {}).unwrap().is_fine(), "the checksum covers the principal");
+}
+
+/// What version 11 added.
+const WITHOUT_SESSIONS: &str = "DROP TRIGGER sessions_sum;
+    DROP INDEX sessions_by_age; DROP INDEX sessions_closed;
+    DROP TABLE messages; DROP TABLE session_data; DROP TABLE verdicts;
+    DROP VIEW run; DROP VIEW journal;
+    ALTER TABLE sessions DROP COLUMN title; ALTER TABLE sessions DROP COLUMN owner;
+    ALTER TABLE sessions DROP COLUMN created; ALTER TABLE sessions DROP COLUMN closed;
+    ALTER TABLE sessions DROP COLUMN reason; ALTER TABLE sessions DROP COLUMN messages;
+    ALTER TABLE sessions DROP COLUMN kept; ALTER TABLE sessions DROP COLUMN sum;
+    PRAGMA user_version = 10;";
+
+#[test]
+fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to() {
+    let (_directory, path) = temp_db();
+    let in_session = |at| {
+        let (session, at) = (Some("s".into()), windlass_core::time::Timestamp::from_micros(at));
+        Change::Create(Creation { session, at, ..Creation::default() })
+    };
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, owner(1, 0, vec![in_session(7), append(json!(1))])).unwrap();
+    commit(&store, owner(2, 0, vec![in_session(5), append(json!(1)), finish()])).unwrap();
+    drop(store);
+    let older = edit(&path);
+    older.execute_batch(WITHOUT_SESSIONS).unwrap();
+    let shape = super::super::checksum::schema_checksum(&older).unwrap();
+    older.execute("UPDATE file SET shape = ?1", [shape]).unwrap();
+    drop(older);
+    let store = SqliteStore::open(&path).unwrap();
+    let session = || block_on(store.session("s".into())).unwrap().unwrap();
+    assert_eq!((session().created.as_micros(), session().closed, session().messages), (5, None, 0));
+    let write = |change| {
+        let at = windlass_core::time::Timestamp::from_micros(9);
+        block_on(store.write_session(SessionWrite { session: "s".into(), at, change, by: None })).unwrap()
+    };
+    write(SessionChange::Post(NewMessage::text(Author::User, "hello"))).unwrap();
+    write(SessionChange::Close { reason: "over".into() }).unwrap();
+    let refused = commit(&store, owner(3, 0, vec![in_session(9), append(json!(1))]));
+    assert_eq!(refused, Err(StoreError::SessionClosed { session: "s".into() }));
+    commit(&store, owner(1, 1, vec![append(json!(2)), finish()])).unwrap();
+    drop(store);
+    let report = check_file(&path, |_, _| {}).unwrap();
+    assert!(report.is_fine() && report.runs == 2, "{report}");
+    edit(&path).execute_batch("DROP TRIGGER sessions_sum; UPDATE sessions SET closed = NULL").unwrap();
+    assert!(!check_file(&path, |_, _| {}).unwrap().is_fine(), "the checksum covers whether it is closed");
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn live_bytes(path: &std::path::Path) -> u64 {
 fn w09_a_file_under_steady_load_does_not_grow_without_limit() {
     const A_DAY: u32 = 30;
     let (_directory, path) = temp_db();
-    let retention = Retention { full: 5 * DAY, summary: 5 * DAY, keys: 5 * DAY };
+    let retention = Retention { full: 5 * DAY, summary: 5 * DAY, keys: 5 * DAY, sessions: 5 * DAY };
     let options = Options { retention, unpacked: 512, ..relaxed() };
     let store = SqliteStore::open_with(&path, options).unwrap();
     let id = |number: u32| RunId::from_bytes(u128::from(number).to_be_bytes());

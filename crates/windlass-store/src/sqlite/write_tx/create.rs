@@ -13,6 +13,7 @@ use super::super::checksum::{run_checksum, run_is_intact};
 use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
 use super::super::job::{EncodedState, RunPhase, Start, Write};
 use super::super::log::{JournalTail, signed};
+use super::super::sessions;
 use super::{JobError, WriteTx, damaged_row};
 
 impl WriteTx<'_> {
@@ -26,6 +27,7 @@ impl WriteTx<'_> {
         let created = own.zip(write.create.as_ref());
         if let Some((run, creation)) = created {
             self.check_creation(run, creation, &[])?;
+            self.refuse_closed_session(creation)?;
         }
         if write.starts.is_empty() {
             return Ok(Vec::new());
@@ -38,6 +40,12 @@ impl WriteTx<'_> {
                 continue;
             }
             self.check_creation(start.run, &start.creation, &before)?;
+            match &start.creation.session {
+                // What an owner starts belongs to the work of a run that is there already, so it is not refused. Damage
+                // must be found before anything is written.
+                Some(session) if owner.is_some() => drop(self.known_session(session)?),
+                _ => self.refuse_closed_session(&start.creation)?,
+            }
             before.push((start.run, &start.creation));
             starts.push(start);
         }
@@ -65,6 +73,24 @@ impl WriteTx<'_> {
             }
         }
         Ok(())
+    }
+
+    fn refuse_closed_session(&mut self, creation: &Creation) -> Result<(), JobError> {
+        let Some(session) = &creation.session else { return Ok(()) };
+        match self.known_session(session)? {
+            Some((_, true)) => Err(StoreError::SessionClosed { session: session.clone() }.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of a session that exists, and whether it is closed.
+    fn known_session(&mut self, name: &Arc<str>) -> Result<Option<(i64, bool)>, JobError> {
+        let mut known = self.sessions.get(name);
+        if known.is_none() {
+            known = sessions::number(self.connection, name)?;
+            known.iter().for_each(|known| self.sessions.remember(name, *known));
+        }
+        Ok(known)
     }
 
     fn keyed(&self, key: &str) -> Result<Option<RunId>, JobError> {
@@ -132,34 +158,36 @@ impl WriteTx<'_> {
     }
 
     /// The number of a new run's session.
-    fn session(&mut self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
+    fn session(&mut self, creation: &Creation) -> Result<Option<i64>, JobError> {
         let Some(name) = &creation.session else { return Ok(None) };
-        if let Some(number) = self.sessions.get(name) {
+        if let Some((number, _)) = self.known_session(name)? {
             return Ok(Some(number));
         }
-        let number = intern(self.connection, name)?;
-        self.sessions.remember(name, number);
+        // The session belongs to the principal of its first run.
+        let owner = creation.principal.as_deref();
+        let number = sessions::insert(self.connection, name, creation.at, false, owner)?;
+        self.sessions.remember(name, (number, false));
         Ok(Some(number))
     }
 }
 
-/// A cache of session numbers.
+/// A cache of session numbers, and of which sessions are closed.
 #[derive(Default)]
-pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, i64>);
+pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, (i64, bool)>);
 
 /// Beyond this size the cache is cleared.
 const MAX_SESSIONS: usize = 4_096;
 
 impl Sessions {
-    fn get(&self, name: &str) -> Option<i64> {
+    fn get(&self, name: &str) -> Option<(i64, bool)> {
         self.0.get(name).copied()
     }
 
-    fn remember(&mut self, name: &Arc<str>, number: i64) {
+    pub(in crate::sqlite) fn remember(&mut self, name: &Arc<str>, known: (i64, bool)) {
         if self.0.len() >= MAX_SESSIONS {
             self.clear();
         }
-        self.0.insert(name.clone(), number);
+        self.0.insert(name.clone(), known);
     }
 
     pub(in crate::sqlite) fn clear(&mut self) {
@@ -231,16 +259,4 @@ pub(super) const OPEN_TURN: &str = "SELECT run FROM runs
 
 fn is_turn(creation: &Creation) -> bool {
     creation.session.is_some() && creation.turn != Turn::No
-}
-
-fn intern(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
-    let known = connection
-        .prepare_cached("SELECT id FROM sessions WHERE name = ?1")?
-        .query_row([name], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
-        return Ok(id);
-    }
-    connection.prepare_cached("INSERT INTO sessions (name) VALUES (?1)")?.execute([name])?;
-    Ok(connection.last_insert_rowid())
 }

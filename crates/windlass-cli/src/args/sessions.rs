@@ -1,0 +1,167 @@
+//! `windlass sessions …`
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+/// The subcommands of `sessions`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SessionsCommand {
+    /// List sessions, newest first
+    List(SessionListArgs),
+    /// Show one session and its latest messages
+    Show {
+        /// The session
+        session: String,
+        /// How many of the latest messages
+        #[arg(long, value_name = "COUNT", default_value_t = 20)]
+        last: u64,
+    },
+    /// Open a session, or set the title of one that is open
+    Open {
+        /// The session
+        session: String,
+        /// Its title
+        #[arg(long)]
+        title: Option<String>,
+        /// The principal it belongs to
+        #[arg(long)]
+        owner: Option<String>,
+    },
+    /// Post a message to a session
+    Send {
+        /// The session
+        session: String,
+        /// The text; `-` for standard input
+        text: String,
+        /// Who wrote it
+        #[arg(long, value_enum, default_value_t = AuthorName::User)]
+        author: AuthorName,
+        /// What caused it
+        #[arg(long)]
+        cause: Option<String>,
+        /// The idempotency key: a message with the same key is posted once
+        #[arg(long, value_name = "KEY")]
+        key: Option<String>,
+    },
+    /// Close a session: it refuses calls, messages and other writes from then on
+    Close {
+        /// The session
+        session: String,
+        /// The reason, which is kept
+        #[arg(long, default_value = "closed from the command line")]
+        reason: String,
+        /// Cancel its unfinished runs, which go on otherwise
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Remove the messages, data and secrets of closed sessions
+    Purge {
+        /// The sessions
+        #[arg(required = true)]
+        sessions: Vec<String>,
+    },
+    /// List, read, set and delete the values of a session
+    Data {
+        /// The subcommand.
+        #[command(subcommand)]
+        command: DataCommand,
+    },
+    /// List, set and delete the secrets of a session
+    Secrets {
+        /// The subcommand.
+        #[command(subcommand)]
+        command: SecretsCommand,
+    },
+}
+
+/// `windlass sessions list`
+#[derive(Clone, Debug, Args)]
+pub struct SessionListArgs {
+    /// Only open sessions
+    #[arg(long, conflicts_with = "closed")]
+    pub open: bool,
+    /// Only closed sessions
+    #[arg(long)]
+    pub closed: bool,
+    /// Only sessions of this principal
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// How many
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+}
+
+/// Who wrote a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuthorName {
+    /// The person who uses the session.
+    User,
+    /// The agent.
+    Agent,
+    /// A tool.
+    Tool,
+    /// The program around them.
+    System,
+}
+
+/// `windlass sessions data …`
+#[derive(Clone, Debug, Subcommand)]
+pub enum DataCommand {
+    /// List the names of the values
+    List {
+        /// The session
+        session: String,
+    },
+    /// Print a value as JSON
+    Get {
+        /// The session
+        session: String,
+        /// The name of the value
+        name: String,
+    },
+    /// Set a value
+    Set {
+        /// The session
+        session: String,
+        /// The name of the value
+        name: String,
+        /// The value: JSON, `-` or `@FILE`
+        #[arg(value_name = "JSON", allow_hyphen_values = true)]
+        value: String,
+    },
+    /// Delete a value
+    Delete {
+        /// The session
+        session: String,
+        /// The name of the value
+        name: String,
+    },
+}
+
+/// `windlass sessions secrets …`
+#[derive(Clone, Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// List the names of the secrets
+    List {
+        /// The session
+        session: String,
+    },
+    /// Set a secret; it is read from standard input, because other users of the machine can see arguments
+    Set {
+        /// The session
+        session: String,
+        /// The name of the secret
+        name: String,
+        /// Read the secret from this file instead
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        from: Option<PathBuf>,
+    },
+    /// Delete a secret
+    Delete {
+        /// The session
+        session: String,
+        /// The name of the secret
+        name: String,
+    },
+}

@@ -1,0 +1,68 @@
+//! The session of a call, as an attempt sees it: reads that are not recorded.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::limits;
+use crate::store::{DataKind, SessionInfo, SessionMessage, Store, StoreError};
+use crate::tool::{ToolError, ToolResult};
+
+/// The session that a call belongs to; see [`Attempt::session`](super::Attempt::session). Each method reads what the
+/// session has at that moment. To write to the session, return [`Output::post`](crate::tool::Output::post), or use the
+/// operations of a durable body.
+pub struct SessionView {
+    store: Arc<dyn Store>,
+    name: Arc<str>,
+}
+
+impl SessionView {
+    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>) -> Self {
+        Self { store, name }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its title, owner, and whether it is closed. `None` only for a call whose run is not in the store yet.
+    pub async fn info(&self) -> ToolResult<Option<SessionInfo>> {
+        self.store.sessions().session(self.name.clone()).await.map_err(unreadable)
+    }
+
+    /// The messages after position `after`, in order, at most `limit` and at most [`limits::MESSAGE_PAGE`].
+    pub async fn messages(&self, after: u64, limit: usize) -> ToolResult<Vec<SessionMessage>> {
+        let limit = limit.min(limits::MESSAGE_PAGE);
+        self.store.sessions().session_messages(self.name.clone(), after, limit).await.map_err(unreadable)
+    }
+
+    /// The latest messages, in order, at most `count` and at most [`limits::MESSAGE_PAGE`].
+    pub async fn last_messages(&self, count: usize) -> ToolResult<Vec<SessionMessage>> {
+        let count = count.min(limits::MESSAGE_PAGE);
+        let latest = self.info().await?.map_or(0, |session| session.messages);
+        self.messages(latest.saturating_sub(count as u64), count).await
+    }
+
+    /// A value of its data; `None` if it is not set.
+    pub async fn get<T: DeserializeOwned>(&self, name: &str) -> ToolResult<Option<T>> {
+        let value = self.value(DataKind::Value, name).await?;
+        Ok(value.map(serde_json::from_value).transpose()?)
+    }
+
+    /// A secret; `None` if it is not set. Keep it out of the outcome: what an attempt returns is recorded.
+    pub async fn secret(&self, name: &str) -> ToolResult<Option<String>> {
+        let value = self.value(DataKind::Secret, name).await?;
+        Ok(value.and_then(|value| value.as_str().map(str::to_owned)))
+    }
+
+    async fn value(&self, kind: DataKind, name: &str) -> ToolResult<Option<Value>> {
+        self.store.sessions().session_value(self.name.clone(), kind, name.into()).await.map_err(unreadable)
+    }
+}
+
+/// The attempt may be repeated where its tool allows that.
+fn unreadable(error: StoreError) -> ToolError {
+    ToolError::internal(error)
+}

@@ -1,0 +1,300 @@
+//! The session of a durable body: reads and writes, each an operation in the journal.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::Ctx;
+use crate::limits;
+use crate::run::Run;
+use crate::run::record::OpKind;
+use crate::run::state::Hold;
+use crate::runtime::UnfinishedRuns;
+use crate::session::check;
+use crate::store::{
+    DataKind, NewMessage, SessionAnswer, SessionChange, SessionMessage, SessionOperation, SessionWrite, StoreError,
+};
+use crate::tool::{ToolError, ToolResult};
+use crate::value::Digest;
+
+/// The session that a durable body belongs to; see [`Ctx::session`].
+///
+/// Each method is an operation. What it writes is in the store before its outcome is recorded, under the idempotency
+/// key of the operation; the store keeps its answer until the run ends. So a write that is repeated after a crash is
+/// made once and has the same answer, also if that was a refusal. Refused writes are errors with a
+/// [code](ToolError::code): `session_closed`, or `session_full`.
+pub struct CtxSession<'c> {
+    ctx: &'c mut Ctx,
+}
+
+/// What a read of messages is recorded as: the range and a digest, not the text.
+#[derive(Serialize, Deserialize)]
+struct ReadRange {
+    after: u64,
+    count: usize,
+    digest: String,
+}
+
+impl ReadRange {
+    fn of(after: u64, messages: &[SessionMessage]) -> ToolResult<Self> {
+        let digest = Digest::of(&serde_json::to_value(messages)?).to_string();
+        Ok(Self { after, count: messages.len(), digest })
+    }
+}
+
+/// Which messages a body asks for.
+#[derive(Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Wanted {
+    After { after: u64, limit: usize },
+    Last { last: usize },
+}
+
+impl Ctx {
+    /// The session of this run. Its operations fail for a run that belongs to none.
+    pub fn session(&mut self) -> CtxSession<'_> {
+        CtxSession { ctx: self }
+    }
+}
+
+impl<'c> CtxSession<'c> {
+    /// Its name; `None` if the run belongs to no session. Not an operation: it never changes.
+    pub fn name(&self) -> Option<&str> {
+        self.ctx.run.session.as_deref()
+    }
+
+    /// Posts a message. Returns its position in the session.
+    pub fn post(self, message: NewMessage) -> BoxFuture<'c, ToolResult<u64>> {
+        let input = serde_json::to_value(&message);
+        let write = self.write("post", input, SessionChange::Post(message));
+        Box::pin(async move {
+            match write.await? {
+                SessionAnswer::Posted { position, .. } => Ok(position),
+                answer => Err(unexpected(&answer)),
+            }
+        })
+    }
+
+    /// The messages after position `after`, in order, at most `limit` and at most [`limits::MESSAGE_PAGE`]. The body
+    /// sees the same ones when it is entered again, whatever was posted meanwhile.
+    pub fn messages(self, after: u64, limit: usize) -> BoxFuture<'c, ToolResult<Vec<SessionMessage>>> {
+        self.read_messages(Wanted::After { after, limit: limit.min(limits::MESSAGE_PAGE) })
+    }
+
+    /// The latest messages, in order, at most `count` and at most [`limits::MESSAGE_PAGE`].
+    pub fn last_messages(self, count: usize) -> BoxFuture<'c, ToolResult<Vec<SessionMessage>>> {
+        self.read_messages(Wanted::Last { last: count.min(limits::MESSAGE_PAGE) })
+    }
+
+    /// Its title.
+    pub fn title(self) -> BoxFuture<'c, ToolResult<Option<String>>> {
+        let read = self.read("title", Value::Null, |run, session| {
+            Box::pin(async move {
+                let found = run.kernel.store.sessions().session(session).await?;
+                Ok(json!(found.and_then(|session| session.title)))
+            })
+        });
+        Box::pin(async move { Ok(read.await?.as_str().map(str::to_owned)) })
+    }
+
+    /// Sets its title.
+    pub fn set_title(self, title: &str) -> BoxFuture<'c, ToolResult<()>> {
+        let write = self.write("set_title", Ok(json!(title)), SessionChange::Title(Some(title.into())));
+        Box::pin(async move { write.await.map(drop) })
+    }
+
+    /// A value of its data; `None` if it is not set. A value that does not decode to `T` is an error: others may have
+    /// set it.
+    pub fn get<T: DeserializeOwned + 'static>(self, name: &str) -> BoxFuture<'c, ToolResult<Option<T>>> {
+        let (entry, name): (Arc<str>, _) = (name.into(), name.to_owned());
+        let read = self.read("get", json!(&name), move |run, session| {
+            let entry = entry.clone();
+            Box::pin(async move {
+                let found = run.kernel.store.sessions().session_value(session, DataKind::Value, entry).await?;
+                // In a list, because a value may be null.
+                Ok(found.map_or_else(|| json!([]), |value| json!([value])))
+            })
+        });
+        Box::pin(async move {
+            let Some(found) = read.await?.get_mut(0).map(Value::take) else { return Ok(None) };
+            let unfit = |error| ToolError::failed(format!("the value {name:?} of the session: {error}"));
+            serde_json::from_value(found).map(Some).map_err(unfit)
+        })
+    }
+
+    /// Sets a value of its data.
+    pub fn set(self, name: &str, value: &impl Serialize) -> BoxFuture<'c, ToolResult<()>> {
+        let value = serde_json::to_value(value);
+        let input = value.as_ref().map(|value| json!({"name": name, "value": value}));
+        let input = input.map_err(|error| serde::ser::Error::custom(error.to_string()));
+        let value = value.unwrap_or_default();
+        let write = self.write("set", input, SessionChange::Set { kind: DataKind::Value, name: name.into(), value });
+        Box::pin(async move { write.await.map(drop) })
+    }
+
+    /// Deletes a value of its data. Returns whether it was set.
+    pub fn delete(self, name: &str) -> BoxFuture<'c, ToolResult<bool>> {
+        let change = SessionChange::Delete { kind: DataKind::Value, name: name.into() };
+        let write = self.write("delete", Ok(json!(name)), change);
+        Box::pin(async move { Ok(matches!(write.await?, SessionAnswer::Deleted { existed: true })) })
+    }
+
+    /// Closes the session: from now on it refuses runs, messages and other writes, and the reply keys of its unfinished
+    /// runs are void, those of this run too. The runs themselves go on.
+    pub fn close(self, reason: &str) -> BoxFuture<'c, ToolResult<()>> {
+        let write = self.write("close", Ok(json!(reason)), SessionChange::Close { reason: reason.into() });
+        Box::pin(async move { write.await.map(drop) })
+    }
+
+    /// Writes under the idempotency key of the operation.
+    fn write(
+        self,
+        name: &'static str,
+        input: serde_json::Result<Value>,
+        change: SessionChange,
+    ) -> BoxFuture<'c, ToolResult<SessionAnswer>> {
+        let input = match input {
+            Ok(input) => input,
+            Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
+        };
+        if let Err(unfit) = check::change(&change) {
+            return Box::pin(std::future::ready(Err(unfit.into())));
+        }
+        let run = self.ctx.run.clone();
+        let step = self.ctx.step(name, move |attempt| {
+            let (run, change) = (run.clone(), change.clone());
+            async move {
+                let session = session_of(&run)?;
+                match write(&run, session, change, attempt.key()).await {
+                    Ok(result) => result,
+                    Err(error) => stopped(&run, error).await,
+                }
+            }
+        });
+        Box::pin(step.idempotent().input(&input).of_kind(OpKind::Session).into_future())
+    }
+
+    fn read<F>(self, name: &'static str, input: Value, read: F) -> BoxFuture<'c, ToolResult<Value>>
+    where
+        F: Fn(Arc<Run>, Arc<str>) -> BoxFuture<'static, Result<Value, StoreError>> + Send + 'c,
+    {
+        let run = self.ctx.run.clone();
+        let step = self.ctx.step(name, move |_| {
+            let (run, found) = (run.clone(), session_of(&run).map(|session| read(run.clone(), session)));
+            async move {
+                match found?.await {
+                    Ok(value) => Ok(value),
+                    Err(error) => stopped(&run, error).await,
+                }
+            }
+        });
+        Box::pin(step.readonly().input(&input).of_kind(OpKind::Session).into_future())
+    }
+
+    fn next_path(&self) -> crate::path::Path {
+        self.ctx.path.child(self.ctx.frame.next.load(Ordering::Acquire))
+    }
+
+    fn read_messages(self, wanted: Wanted) -> BoxFuture<'c, ToolResult<Vec<SessionMessage>>> {
+        let run = self.ctx.run.clone();
+        let path = self.next_path();
+        // What the attempt of this process read. A recorded operation reads its range again.
+        let found: Arc<Mutex<Option<Vec<SessionMessage>>>> = Arc::default();
+        let keep = found.clone();
+        let step = self.ctx.step("messages", {
+            let run = run.clone();
+            move |_| {
+                let (run, keep) = (run.clone(), keep.clone());
+                async move {
+                    let session = session_of(&run)?;
+                    match fetch(&run, session, wanted).await {
+                        Ok((after, messages)) => {
+                            let range = ReadRange::of(after, &messages);
+                            *keep.lock() = Some(messages);
+                            range
+                        }
+                        Err(error) => stopped(&run, error).await,
+                    }
+                }
+            }
+        });
+        let step = step.readonly().input(&wanted).of_kind(OpKind::Session).into_future();
+        Box::pin(async move {
+            let range = step.await?;
+            let session = session_of(&run)?;
+            let messages = match found.lock().take() {
+                Some(messages) => Ok(messages),
+                None => Err(run.kernel.store.sessions().session_messages(session.clone(), range.after, range.count)),
+            };
+            let messages = match messages {
+                Ok(messages) => return Ok(messages),
+                Err(read) => match read.await {
+                    Ok(messages) => messages,
+                    Err(error) => return stopped(&run, error).await,
+                },
+            };
+            if ReadRange::of(range.after, &messages)?.digest != range.digest {
+                run.hold(Hold::MessagesGone { path, session });
+                return std::future::pending().await;
+            }
+            Ok(messages)
+        })
+    }
+}
+
+fn session_of(run: &Run) -> ToolResult<Arc<str>> {
+    let none = || ToolError::failed("this run belongs to no session; start it in one");
+    run.session.clone().ok_or_else(none)
+}
+
+/// The messages, and the position that they follow.
+async fn fetch(run: &Arc<Run>, session: Arc<str>, wanted: Wanted) -> Result<(u64, Vec<SessionMessage>), StoreError> {
+    // A message that the outcome of an earlier call posts is in the store once that outcome is.
+    run.flush().await;
+    let sessions = run.kernel.store.sessions();
+    let (after, limit) = match wanted {
+        Wanted::After { after, limit } => (after, limit),
+        Wanted::Last { last } => {
+            let latest = sessions.session(session.clone()).await?.map_or(0, |session| session.messages);
+            (latest.saturating_sub(last as u64), last)
+        }
+    };
+    Ok((after, sessions.session_messages(session, after, limit).await?))
+}
+
+/// Writes to the session. The inner result is for the body.
+async fn write(
+    run: &Arc<Run>,
+    session: Arc<str>,
+    change: SessionChange,
+    key: String,
+) -> Result<ToolResult<SessionAnswer>, StoreError> {
+    let closing = match &change {
+        SessionChange::Close { reason } => Some(reason.clone()),
+        _ => None,
+    };
+    let epoch = run.with(|machine| machine.outbox().epoch());
+    let by = Some(SessionOperation { run: run.id, epoch, key: key.into() });
+    let write = SessionWrite { session: session.clone(), at: run.now(), change, by };
+    let verdict = run.kernel.store.sessions().write_session(write).await?;
+    if let (Some(reason), Ok(_)) = (closing, &verdict) {
+        run.kernel.end_session_runs(&session, &reason, UnfinishedRuns::Leave).await?;
+    }
+    Ok(verdict.map_err(|refusal| ToolError::rejected(refusal.code(), refusal.sentence(&session))))
+}
+
+/// A body never sees a store failure: the journal is reloaded, and replay decides.
+async fn stopped<T>(run: &Run, error: StoreError) -> T {
+    run.failed(error);
+    std::future::pending().await
+}
+
+fn unexpected(answer: &SessionAnswer) -> ToolError {
+    ToolError::internal(crate::runtime::unexpected_answer(answer))
+}

@@ -1,0 +1,183 @@
+//! Sessions: their rows, messages, data and secrets.
+
+mod audit;
+mod purge;
+mod read;
+mod write;
+
+pub(super) use audit::check_secrets;
+pub(super) use purge::{delete_unused, due_sessions};
+pub(super) use write::{EncodedPost, SessionJob, forget_verdicts};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use windlass_core::store::{Closing, SessionInfo, StoreError};
+use windlass_core::time::Timestamp;
+
+use super::log::unsigned;
+use super::write_tx::JobError;
+
+/// The columns and tables that this version added.
+///
+/// - `sessions.kept` says that the session stays when its last run is removed; `sessions.messages` is the position of
+///   the latest message.
+/// - `verdicts` has the answers to writes of unfinished runs; see `write.rs`.
+pub(super) const DDL: &str = "
+ALTER TABLE sessions ADD COLUMN title TEXT;
+ALTER TABLE sessions ADD COLUMN owner TEXT;
+ALTER TABLE sessions ADD COLUMN created INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN closed INTEGER;
+ALTER TABLE sessions ADD COLUMN reason TEXT;
+ALTER TABLE sessions ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN kept INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN sum INTEGER;
+UPDATE sessions SET created = coalesce((SELECT min(runs.created) FROM runs WHERE runs.session = sessions.id), 0);
+CREATE INDEX sessions_by_age ON sessions (created, name);
+CREATE INDEX sessions_closed ON sessions (closed) WHERE closed IS NOT NULL AND kept = 1;
+
+CREATE TABLE messages (
+    session  INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    author   TEXT NOT NULL,
+    cause    TEXT,
+    dedupe   TEXT,
+    body     TEXT NOT NULL,
+    sum      INTEGER NOT NULL,
+    PRIMARY KEY (session, position)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX messages_by_dedupe ON messages (session, dedupe) WHERE dedupe IS NOT NULL;
+
+CREATE TABLE session_data (
+    session INTEGER NOT NULL,
+    secret  INTEGER NOT NULL,
+    name    TEXT NOT NULL,
+    at      INTEGER NOT NULL,
+    value   TEXT NOT NULL,
+    sum     INTEGER NOT NULL,
+    PRIMARY KEY (session, secret, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE verdicts (
+    run  INTEGER NOT NULL,
+    key  TEXT NOT NULL,
+    body TEXT NOT NULL,
+    sum  INTEGER NOT NULL,
+    PRIMARY KEY (run, key)
+) STRICT, WITHOUT ROWID;
+";
+
+/// The trigger that updates the checksum of a session's row.
+pub(super) const TRIGGER: &str = "
+CREATE TRIGGER sessions_sum
+     AFTER UPDATE OF name, title, owner, created, closed, reason, messages, kept ON sessions
+     WHEN old.sum IS NULL OR old.sum = windlass_sum(old.id, old.name, old.title, old.owner, old.created, old.closed,
+                                                    old.reason, old.messages, old.kept)
+     BEGIN UPDATE sessions SET sum = windlass_sum(new.id, new.name, new.title, new.owner, new.created, new.closed,
+                                                  new.reason, new.messages, new.kept)
+           WHERE id = new.id; END;
+";
+
+/// Selects damaged rows.
+pub(super) const DAMAGED: [&str; 4] = [
+    "SELECT NULL, 'the row of session ' || name FROM sessions
+     WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept)",
+    "SELECT NULL, 'message ' || position || ' of session ' ||
+                  coalesce((SELECT name FROM sessions WHERE id = session), session)
+     FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)",
+    "SELECT NULL, 'a value or secret of session ' || coalesce((SELECT sessions.name FROM sessions WHERE id = session), session)
+     FROM session_data WHERE sum != windlass_sum(session, secret, name, at, value)",
+    "SELECT (SELECT runs.run FROM runs WHERE runs.id = verdicts.run), 'the answer to its write to a session' FROM verdicts
+     WHERE sum != windlass_sum(run, key, body)",
+];
+
+/// Adds a session. `kept` as in the table.
+const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
+    SELECT id, ?1, ?2, ?3, ?4, windlass_sum(id, ?1, NULL, ?4, ?2, NULL, NULL, 0, ?3)
+    FROM (SELECT coalesce(max(id), 0) + 1 AS id FROM sessions) RETURNING id";
+
+/// Selects the columns of [`StoredSession`].
+macro_rules! select_sessions {
+    ($($which:literal),+) => {
+        concat!(
+            "SELECT id, name, title, owner, created, closed, reason, messages, kept,
+                    sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept)
+             FROM sessions ",
+            $($which),+
+        )
+    };
+}
+use select_sessions;
+
+const FIND: &str = select_sessions!("WHERE name = ?1");
+
+/// The row of a session.
+struct StoredSession {
+    id: i64,
+    info: SessionInfo,
+}
+
+impl StoredSession {
+    /// Reads the columns of `select_sessions!`. The inner error is damage.
+    fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, StoreError>> {
+        let name: String = row.get(1)?;
+        if !row.get::<_, bool>(9)? {
+            return Ok(Err(StoreError::Damaged { run: None, place: format!("the row of session {name}") }));
+        }
+        let closed = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
+        let reason: Option<String> = row.get(6)?;
+        let info = SessionInfo {
+            name: name.into(),
+            title: row.get(2)?,
+            owner: row.get(3)?,
+            created: Timestamp::from_micros(row.get(4)?),
+            closed: closed.map(|at| Closing { at, reason: reason.unwrap_or_default().into() }),
+            messages: unsigned(row.get(7)?),
+            opened: row.get(8)?,
+        };
+        Ok(Ok(Self { id: row.get(0)?, info }))
+    }
+
+    fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<Result<Self, StoreError>>> {
+        connection.prepare_cached(FIND)?.query_row([name], Self::read).optional()
+    }
+}
+
+/// Adds a session and returns its number. `kept` as in the table.
+pub(super) fn insert(
+    connection: &Connection,
+    name: &str,
+    at: Timestamp,
+    kept: bool,
+    owner: Option<&str>,
+) -> rusqlite::Result<i64> {
+    connection.prepare_cached(INSERT)?.query_row(params![name, at.as_micros(), kept, owner], |row| row.get(0))
+}
+
+/// The number of a session, and whether it is closed.
+pub(super) fn number(connection: &Connection, name: &str) -> Result<Option<(i64, bool)>, JobError> {
+    let found = StoredSession::find(connection, name)?.transpose()?;
+    Ok(found.map(|session| (session.id, session.info.closed.is_some())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::tests::{is_indexed, plan};
+    use super::*;
+
+    #[test]
+    fn l20_every_query_about_sessions_uses_an_index() {
+        let expected = [
+            (FIND, "SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (name=?)"),
+            (read::LIST, "SEARCH sessions USING INDEX sessions_by_age ((created,name)<(?,?))"),
+            (read::MESSAGES, "SEARCH messages USING PRIMARY KEY (session=? AND position>?)"),
+            (write::BY_DEDUPE, "SEARCH messages USING INDEX messages_by_dedupe (session=? AND dedupe=?)"),
+            (write::VERDICT, "SEARCH verdicts USING PRIMARY KEY (run=? AND key=?)"),
+            (purge::DUE, "SEARCH sessions USING COVERING INDEX sessions_closed (closed>? AND closed<?)"),
+            (purge::UNFINISHED, "SEARCH runs USING INDEX runs_by_session (session=?)"),
+        ];
+        for (sql, start) in expected {
+            let plan = plan(sql);
+            assert!(plan.starts_with(start) && is_indexed(&plan), "{sql}: {plan}");
+        }
+    }
+}
