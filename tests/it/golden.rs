@@ -85,7 +85,11 @@ fn records() -> Vec<Record> {
     let mut records = vec![
         record("/", Some(asked(OpKind::Call, "book")), Event::Accepted),
         record("/", None, Event::Entered),
-        record("0", Some(Asked { broken: Some("too big".into()), ..asked(OpKind::Call, "x") }), Event::Accepted),
+        record(
+            "0",
+            Some(Asked { broken: Some(Arc::new("too big".to_owned())), ..asked(OpKind::Call, "x") }),
+            Event::Accepted,
+        ),
         record("1", Some(asked(OpKind::Batch, "2")), Event::Entered),
         record("1", Some(described), Event::Accepted),
         record("1/0", Some(asked(OpKind::Step, "reserve seat")), Event::Attempting { attempt: 1 }),

@@ -45,7 +45,7 @@ pub enum Command {
         policy: Option<Box<Policy>>,
         /// Why the arguments could not be accepted. Such a run is not started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        broken: Option<Arc<str>>,
+        broken: Option<Arc<String>>,
         /// Where the arguments contain secrets. Filled in when it is recorded.
         #[serde(default, skip_serializing_if = "Places::is_empty")]
         secrets: Places,

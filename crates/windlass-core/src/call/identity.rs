@@ -37,14 +37,18 @@ impl BatchIdentity {
         let name = tool.map_or_else(|| call.tool.as_str(), |tool| tool.spec().id.as_str());
         let takes_secrets = tool.is_none_or(|tool| tool.takes_secrets());
         let secrets = if takes_secrets { secret_places(tool, &call.args) } else { Places::default() };
-        self.encode((call.id.as_deref(), name, call.broken.as_deref()), &call.args, &secrets);
+        self.encode((call.id.as_deref(), name, call.broken.as_deref().map(String::as_str)), &call.args, &secrets);
     }
 
     /// The same for a call as it is recorded.
     fn add_recorded(&mut self, asked: &Asked) {
         let null = Value::Null;
         let args = asked.input.as_deref().unwrap_or(&null);
-        self.encode((asked.call_id.as_deref(), &asked.name, asked.broken.as_deref()), args, &asked.secrets);
+        self.encode(
+            (asked.call_id.as_deref(), &asked.name, asked.broken.as_deref().map(String::as_str)),
+            args,
+            &asked.secrets,
+        );
     }
 
     fn encode(&mut self, (id, tool, broken): (Option<&str>, &str, Option<&str>), args: &Value, secrets: &Places) {

@@ -32,7 +32,7 @@ pub struct ToolCall<T = Value> {
     /// What its provider wants back with the outcome. Most want nothing.
     pub(crate) metadata: Option<Metadata>,
     /// Why the arguments could not be serialized. Such a call is refused.
-    pub(crate) broken: Option<Arc<str>>,
+    pub(crate) broken: Option<Arc<String>>,
     output: PhantomData<fn() -> T>,
 }
 
@@ -85,8 +85,8 @@ impl<T> ToolCall<T> {
     }
 
     /// A call whose arguments cannot be serialized as JSON. It ends with `invalid_arguments` and this message.
-    pub fn broken(tool: ToolRef, message: impl Into<Arc<str>>) -> Self {
-        Self { broken: Some(message.into()), ..Self::to(tool, Value::Null) }
+    pub fn broken(tool: ToolRef, message: impl Into<String>) -> Self {
+        Self { broken: Some(Arc::new(message.into())), ..Self::to(tool, Value::Null) }
     }
 
     /// Sets the id that the model gave the call, to match the answer with. It is never used to derive keys, because

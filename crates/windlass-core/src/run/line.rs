@@ -121,7 +121,7 @@ impl Line<'_> {
             self.put(",\"limits\":");
             self.json(limits)?;
         }
-        self.some_text(",\"broken\":", broken.as_deref())?;
+        self.some_text(",\"broken\":", broken.as_deref().map(String::as_str))?;
         self.some_text(",\"metadata\":", metadata.as_ref().map(Metadata::as_str))?;
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
@@ -241,7 +241,7 @@ mod tests {
             call_id: Some("call_1\t".into()),
             version: Some("2".into()),
             limits: Some(Box::new(Policy::default())),
-            broken: Some("no \"JSON\"".into()),
+            broken: Some(Arc::new("no \"JSON\"".to_owned())),
             metadata: Some(json!({"signature": "a\"b"}).into()),
             secrets: Places::whole(&json!({"a": 1})),
             ..plain.clone()

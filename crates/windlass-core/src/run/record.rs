@@ -65,7 +65,7 @@ pub struct Asked {
     pub limits: Option<Box<Policy>>,
     /// Why the arguments could not be accepted. Such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub broken: Option<Arc<str>>,
+    pub broken: Option<Arc<String>>,
     /// What the model's provider wants back with the outcome. Not compared on replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,

@@ -226,7 +226,7 @@ impl fmt::Display for OutputUri<'_> {
     }
 }
 
-/// Reads the address of a whole output, as [`OutputUri`] writes it.
+/// Reads the address of a whole output, as the notice of a cut output names it: `windlass://run/RUN/PATH`.
 pub fn parse_output_uri(uri: &str) -> Option<(RunId, Path)> {
     let (run, path) = uri.strip_prefix("windlass://run/")?.split_once('/')?;
     let path = if path.is_empty() { Path::root() } else { path.parse().ok()? };

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 #[serde(transparent)]
 pub struct Metadata(
     // Recorded as a JSON text within a JSON text: whatever reads a record in between keeps a text as it is.
-    Arc<str>,
+    Arc<String>,
 );
 
 impl Metadata {
@@ -37,12 +37,12 @@ impl Metadata {
 
 impl From<&RawValue> for Metadata {
     fn from(raw: &RawValue) -> Self {
-        Self(raw.get().into())
+        Self(Arc::new(raw.get().to_owned()))
     }
 }
 
 impl From<Value> for Metadata {
     fn from(value: Value) -> Self {
-        Self(value.to_string().into())
+        Self(Arc::new(value.to_string()))
     }
 }
