@@ -42,6 +42,8 @@ pub(super) async fn run(command: SessionsCommand, api: &Api, out: &Out) -> Resul
             let closed: CloseResponse = api.post(&format!("{}/close", path(&session)), &request, None).await?;
             let runs = match (closed.unfinished_runs, cancel) {
                 (0, _) => String::new(),
+                (1, true) => "; its unfinished run is cancelled".to_owned(),
+                (1, false) => "; its unfinished run goes on".to_owned(),
                 (count, true) => format!("; {count} unfinished runs are cancelled"),
                 (count, false) => format!("; {count} unfinished runs go on"),
             };
