@@ -1,6 +1,7 @@
 //! `windlass call`
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,15 @@ fn a_detached_call_is_driven_by_the_next_server() {
     assert_eq!(shown["run"]["session"], "s1");
 }
 
+fn metrics(url: &str) -> String {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
 #[test]
 fn an_interrupted_call_continues_in_the_server() {
     let world = World::new();
@@ -115,8 +125,9 @@ fn an_interrupted_call_continues_in_the_server() {
     let mut command = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]);
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     until("the attempt is running", || exists(&world.path("slow/started")));
-    // Longer than the request takes that tells the command the id of the run.
-    std::thread::sleep(Duration::from_secs(1));
+    // The command asks for the outcome of the run that the first response named.
+    let asked = r#"route="/v1/runs/{run}/outcome",status="202""#;
+    until("the command knows its run", || metrics(&server.url).contains(asked).then_some(()));
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
