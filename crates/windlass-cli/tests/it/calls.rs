@@ -1,7 +1,6 @@
 //! `windlass call`
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -109,15 +108,6 @@ fn a_detached_call_is_driven_by_the_next_server() {
     assert_eq!(shown["run"]["session"], "s1");
 }
 
-fn metrics(url: &str) -> String {
-    let address = url.trim_start_matches("http://");
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
-}
-
 #[test]
 fn an_interrupted_call_continues_in_the_server() {
     let world = World::new();
@@ -125,9 +115,7 @@ fn an_interrupted_call_continues_in_the_server() {
     let mut command = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]);
     let child = command.stderr(Stdio::piped()).spawn().unwrap();
     until("the attempt is running", || exists(&world.path("slow/started")));
-    // The command asks for the outcome of the run that the first response named.
-    let asked = r#"route="/v1/runs/{run}/outcome",status="202""#;
-    until("the command knows its run", || metrics(&server.url).contains(asked).then_some(()));
+    server.has_been_asked_for_an_outcome(None);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();

@@ -1,7 +1,6 @@
 //! `windlass tools`, `token`, `completions`
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -124,8 +123,7 @@ fn e26_a_token_that_may_only_call_waits_for_its_call() {
     let mut call = world.command(&["--json", "--token", &token, "call", "slow"]);
     let call = call.stdout(Stdio::piped()).spawn().unwrap();
     until("the call runs", || exists(&world.path("slow/started")));
-    // Longer than one request waits for the outcome.
-    std::thread::sleep(Duration::from_millis(2_500));
+    server.has_been_asked_for_an_outcome(Some(&admin));
     world.write("slow/go", "");
     let output = call.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");

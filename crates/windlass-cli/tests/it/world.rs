@@ -1,6 +1,7 @@
 //! A temporary folder with a config, and processes that run in it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -196,6 +197,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Waits until a command has asked for the outcome of its run and was told that there is none yet.
+    pub(crate) fn has_been_asked_for_an_outcome(&self, token: Option<&str>) {
+        let address = self.url.trim_start_matches("http://");
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        until("a command asks for an outcome", || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text.contains(r#"route="/v1/runs/{run}/outcome",status="202""#).then_some(())
+        });
+    }
+
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
