@@ -12,7 +12,7 @@ use super::{backup, blobs, check, checksum, key_places, large_values, log, missi
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema version of this build.
-pub(super) const VERSION: i32 = 11;
+pub(super) const VERSION: i32 = 12;
 
 /// - `file` has one row: the number of openings, the secret that signs reply keys, the position up to which the log is
 ///   packed, whether the last owner closed the file cleanly, the last position that was in use when rows at the end of
@@ -189,8 +189,11 @@ CREATE VIEW journal AS
 ";
 
 /// The statements that upgrade a file to the next version. The first entry is for version 1.
-const MIGRATIONS: [&[&str]; 10] =
-    [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10];
+const MIGRATIONS: [&[&str]; 11] =
+    [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10, FROM_V11];
+
+/// In version 11 a session had neither settings nor a choice of tools. New files are created with these statements too.
+const FROM_V11: &[&str] = &[sessions::SETTINGS];
 
 /// In version 10 a session was only a name.
 const FROM_V10: &[&str] = &[sessions::DDL, sessions::TRIGGER];
@@ -316,7 +319,7 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let parts =
         parts.into_iter().chain([wal_stamp::DDL, checksum::COLUMNS, blobs::MEDIA_TYPES, DEATHS_COLUMN, ATTRIBUTION]);
     let triggers = [checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, sessions::TRIGGER];
-    for statements in parts.chain([sessions::DDL]).chain(triggers).chain([VIEWS]) {
+    for statements in parts.chain([sessions::DDL]).chain(triggers).chain(FROM_V11.iter().copied()).chain([VIEWS]) {
         transaction.execute_batch(statements)?;
     }
     record_schema_checksum(&transaction)?;

@@ -77,10 +77,27 @@ CREATE TRIGGER sessions_sum
            WHERE id = new.id; END;
 ";
 
+/// The columns that version 12 added: `settings` and `tools` are JSON, or NULL in a session without them.
+pub(super) const SETTINGS: &str = "
+DROP TRIGGER sessions_sum;
+ALTER TABLE sessions ADD COLUMN settings TEXT;
+ALTER TABLE sessions ADD COLUMN tools TEXT;
+UPDATE sessions SET sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept, settings, tools)
+     WHERE sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept);
+CREATE TRIGGER sessions_sum
+     AFTER UPDATE OF name, title, owner, created, closed, reason, messages, kept, settings, tools ON sessions
+     WHEN old.sum IS NULL
+          OR old.sum = windlass_sum(old.id, old.name, old.title, old.owner, old.created, old.closed, old.reason,
+                                    old.messages, old.kept, old.settings, old.tools)
+     BEGIN UPDATE sessions SET sum = windlass_sum(new.id, new.name, new.title, new.owner, new.created, new.closed,
+                                                  new.reason, new.messages, new.kept, new.settings, new.tools)
+           WHERE id = new.id; END;
+";
+
 /// Selects damaged rows.
 pub(super) const DAMAGED: [&str; 4] = [
     "SELECT NULL, 'the row of session ' || name FROM sessions
-     WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept)",
+     WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept, settings, tools)",
     "SELECT NULL, 'message ' || position || ' of session ' ||
                   coalesce((SELECT name FROM sessions WHERE id = session), session)
      FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)",
@@ -92,7 +109,7 @@ pub(super) const DAMAGED: [&str; 4] = [
 
 /// Adds a session. `kept` as in the table.
 const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
-    SELECT id, ?1, ?2, ?3, ?4, windlass_sum(id, ?1, NULL, ?4, ?2, NULL, NULL, 0, ?3)
+    SELECT id, ?1, ?2, ?3, ?4, windlass_sum(id, ?1, NULL, ?4, ?2, NULL, NULL, 0, ?3, NULL, NULL)
     FROM (SELECT coalesce(max(id), 0) + 1 AS id FROM sessions) RETURNING id";
 
 /// Selects the columns of [`StoredSession`].
@@ -100,7 +117,8 @@ macro_rules! select_sessions {
     ($($which:literal),+) => {
         concat!(
             "SELECT id, name, title, owner, created, closed, reason, messages, kept,
-                    sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept)
+                    sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept,
+                                                      settings, tools)
              FROM sessions ",
             $($which),+
         )

@@ -285,7 +285,23 @@ const WITHOUT_SESSIONS: &str = "DROP TRIGGER sessions_sum;
     ALTER TABLE sessions DROP COLUMN created; ALTER TABLE sessions DROP COLUMN closed;
     ALTER TABLE sessions DROP COLUMN reason; ALTER TABLE sessions DROP COLUMN messages;
     ALTER TABLE sessions DROP COLUMN kept; ALTER TABLE sessions DROP COLUMN sum;
+    ALTER TABLE sessions DROP COLUMN settings; ALTER TABLE sessions DROP COLUMN tools;
     PRAGMA user_version = 10;";
+
+/// Drops the tables that version 11 did not have.
+fn drop_later_tables(connection: &Connection) {
+    let of_version_11 = Connection::open_in_memory().unwrap();
+    of_version_11.execute_batch(include_str!("v11.sql")).unwrap();
+    let tables = |connection: &Connection| {
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+        let mut statement = connection.prepare(sql).unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<Vec<String>, _>>().unwrap()
+    };
+    let known = tables(&of_version_11);
+    for table in tables(connection).iter().filter(|table| !known.contains(table)) {
+        connection.execute_batch(&format!("DROP TABLE {table}")).unwrap();
+    }
+}
 
 #[test]
 fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to() {
@@ -299,6 +315,7 @@ fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to()
     commit(&store, owner(2, 0, vec![in_session(5), append(json!(1)), finish()])).unwrap();
     drop(store);
     let older = edit(&path);
+    drop_later_tables(&older);
     older.execute_batch(WITHOUT_SESSIONS).unwrap();
     let shape = super::super::checksum::schema_checksum(&older).unwrap();
     older.execute("UPDATE file SET shape = ?1", [shape]).unwrap();
@@ -320,6 +337,30 @@ fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to()
     assert!(report.is_fine() && report.runs == 2, "{report}");
     edit(&path).execute_batch("DROP TRIGGER sessions_sum; UPDATE sessions SET closed = NULL").unwrap();
     assert!(!check_file(&path, |_, _| {}).unwrap().is_fine(), "the checksum covers whether it is closed");
+}
+
+#[test]
+fn w08_l20_a_file_of_version_11_is_upgraded_and_keeps_its_sessions() {
+    let (_directory, path) = temp_db();
+    edit(&path).execute_batch(include_str!("v11.sql")).unwrap();
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine(), "as when a backup is checked before it is restored");
+    let store = SqliteStore::open(&path).unwrap();
+    let session = |name: &str| block_on(store.session(name.into())).unwrap().unwrap();
+    assert_eq!((session("ada").title.as_deref(), session("ada").messages), (Some("Trip to Rome"), 2));
+    assert!(session("old").closed.is_some());
+    let messages = block_on(store.session_messages("ada".into(), 0, 9)).unwrap();
+    assert_eq!(messages.iter().map(|message| message.text()).collect::<Vec<_>>(), ["hello", "ho"]);
+    let write = SessionWrite {
+        session: "ada".into(),
+        at: Timestamp::from_micros(9),
+        change: SessionChange::Title(Some("Trip to Pisa".into())),
+        by: None,
+    };
+    block_on(store.write_session(write)).unwrap().unwrap();
+    drop(store);
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
+    edit(&path).execute_batch("DROP TRIGGER sessions_sum; UPDATE sessions SET settings = '{}'").unwrap();
+    assert!(!check_file(&path, |_, _| {}).unwrap().is_fine(), "the checksum covers the settings");
 }
 
 #[test]
