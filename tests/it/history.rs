@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use windlass::inbox::Blocked;
 use windlass::tool::spec::{Approval, KeyExpression};
-use windlass::tool::{Incoming, Middleware};
-use windlass::{Ctx, Effect, Policy, Tool, ToolCall, ToolError, ToolResult, limits};
+use windlass::tool::{Incoming, Middleware, Preparation};
+use windlass::{Call, Ctx, Effect, Policy, Tool, ToolCall, ToolError, ToolResult, limits};
 use windlass_core::policy::{Hypothetical, Prediction, Unattended, Verdict};
 use windlass_core::{Config, Runtime};
 
@@ -140,6 +140,23 @@ struct Charge {
     _meddle: Option<String>,
 }
 
+/// Prepares calls by their arguments, and by the messages of their session.
+async fn prepares(call: Call) -> ToolResult<Preparation> {
+    Ok(match call.args()["meddle"].as_str() {
+        Some("raise") => Preparation::freeze(json!("kept")).with_args(json!({"cents": 20_000})),
+        Some("spoil") => Preparation::go().with_args(json!({"cents": "many"})),
+        Some("know") => Preparation::answer(json!("known")),
+        Some("large") => Preparation::freeze(json!("x".repeat(limits::ARGUMENT_BYTES))),
+        Some("panic") => panic!("not today"),
+        Some("never") => std::future::pending().await,
+        Some("read") => match call.session() {
+            Some(session) => return Err(ToolError::denied(format!("not in {}", session.name()))),
+            None => Preparation::go(),
+        },
+        _ => return Err(ToolError::denied(format!("not for {:?}", call.principal()))),
+    })
+}
+
 /// A tool for every stage that a call passes.
 fn staged(world: &World) -> Config {
     let charge = |name: &str| Tool::new(name, "takes cents", |_: Charge| async { Ok("charged") });
@@ -155,6 +172,7 @@ fn staged(world: &World) -> Config {
         strict(wired(charge("strict_wired"))),
         charge("undecided").approval_when("args.missing > 1"),
         charge("attended").approval_when("!session.attended"),
+        charge("prepared").prepare(prepares).approval_when("args.cents > 10000"),
         tool("same", |_| async { Ok("the same") }).with(|spec| spec.limits.loop_limit = Some(2)),
         pay(),
     ]);
@@ -183,6 +201,14 @@ fn cases() -> Vec<(Vec<ToolCall>, ToolCall)> {
         alone(call("charge", json!({"cents": 8})).policy(bad)),
         alone(call("charge", json!("x".repeat(limits::ARGUMENT_BYTES)))),
         alone(call("charge", json!({})).metadata(json!("x".repeat(limits::METADATA_BYTES)))),
+        alone(call("prepared", json!({"meddle": "raise"}))),
+        alone(call("prepared", json!({"meddle": "spoil"}))),
+        alone(call("prepared", json!({"meddle": "know"}))),
+        alone(call("prepared", json!({"meddle": "large"}))),
+        alone(call("prepared", json!({"meddle": "never"}))),
+        alone(call("prepared", json!({"meddle": "read"}))),
+        alone(call("prepared", json!({"meddle": "read"})).session("s")),
+        alone(call("prepared", json!({})).principal("guest")),
         alone(call("for_guests", json!({})).principal("guest").cause("mail/7")),
         alone(call("for_guests", json!({})).principal("guest").cause("chat/7")),
         alone(call("for_guests", json!({})).principal("guest")),
@@ -231,6 +257,18 @@ fn w07_a_dry_run_says_exactly_what_the_call_does() {
             }
         }
     }
+}
+
+#[test]
+fn w07_a_dry_run_survives_a_prepare_that_panics_and_asks_none_if_told_so() {
+    let world = World::new(Kind::Memory);
+    let runtime = Runtime::new(staged(&world));
+    let call = |meddle: &str| ToolCall::new("prepared", json!({"meddle": meddle}));
+    let said = predict(&world, &runtime, call("panic"));
+    assert!(matches!(said.verdict, Verdict::Refused(ToolError::Panicked { .. })), "{said}");
+    let unasked = Hypothetical { prepare: false, ..Hypothetical::new(call("panic")) };
+    let said = world.run(async move { runtime.predict(unasked).await.unwrap() });
+    assert!(matches!(said.verdict, Verdict::NeedsApproval(_)) && said.unprepared, "{said}");
 }
 
 #[test]

@@ -123,14 +123,15 @@ pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Che
 fn isolated_kernel(kernel: &Kernel) -> Kernel {
     // Watchers of the run itself are not told about a check.
     let watchers = Arc::new(Watchers::new(kernel.env.clock.clone()));
+    let store = Arc::new(MemoryStore::default());
     Kernel {
         env: Env { spawn: Arc::new(NoSpawn), mint: Arc::new(Mint::seeded(0)), ..kernel.env.clone() },
         admission: Admission::new(1, false),
-        store: Arc::new(MemoryStore::default()),
+        store: store.clone(),
         lease: Lease::new(WorkerId::default(), None),
         roster: Default::default(),
         undriven: Default::default(),
-        reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
+        reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers, store }),
         watchdog: Default::default(),
         loops: Default::default(),
         on_threads: Default::default(),

@@ -196,6 +196,7 @@ impl Runtime {
             },
         };
         let is_shared = lease.length.is_some() && config.store.admission().is_some();
+        let reach = Arc::new(Reach { signer, watchers, store: config.store.clone() });
         let kernel = Kernel {
             env,
             admission: Admission::new(config.in_flight, is_shared),
@@ -203,7 +204,7 @@ impl Runtime {
             lease,
             roster: Default::default(),
             undriven: Default::default(),
-            reach: Arc::new(Reach { signer, watchers }),
+            reach,
             watchdog: Default::default(),
             loops: Default::default(),
             on_threads: Default::default(),

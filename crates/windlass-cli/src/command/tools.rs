@@ -139,7 +139,7 @@ pub(super) async fn check(
 fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     let (tint, word) = match answer.verdict {
         Verdict::Runs => (Tint::Good, "would run"),
-        Verdict::Answered => (Tint::Good, "would be answered by middleware"),
+        Verdict::Answered => (Tint::Good, "would be answered without an attempt"),
         Verdict::NeedsConnection => (Tint::Park, "would wait for a connection"),
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
@@ -150,8 +150,10 @@ fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     lines.extend(text::violations(&answer.violations));
     lines.push(out.dim(&format!("effect {}", plain(&answer.effect))));
     lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("runs one at a time under the key {}", plain(key)))));
-    if answer.prepares {
-        lines.push(out.dim("the tool prepares its calls, and may still change or refuse this one"));
+    if answer.unprepared {
+        lines.push(out.dim(
+            "the token may not call the tool, so the tool was not asked, and may still change or refuse this call",
+        ));
     }
     lines
 }

@@ -18,7 +18,7 @@ use crate::id::{RunId, ToolId};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::reply::Signer;
-use crate::store::ArtifactId;
+use crate::store::{ArtifactId, Store};
 use crate::tool::Effect;
 
 /// One attempt of a call or step. Clones share it.
@@ -47,6 +47,8 @@ pub(crate) struct Reach {
     pub(crate) signer: Arc<Signer>,
     /// The watchers that are notified of changes.
     pub(crate) watchers: Arc<Watchers>,
+    /// What it reads of its session.
+    pub(crate) store: Arc<dyn Store>,
 }
 
 struct AttemptInner {
@@ -134,11 +136,10 @@ impl Attempt {
         self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
-    /// The session of its run, as it is when it is read: nothing of it is recorded. `None` if the run belongs to none,
-    /// or is no longer driven here.
+    /// The session of its run, as it is when it is read: nothing of it is recorded. `None` if the run belongs to none.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.0.origin.session.clone()?;
-        Some(SessionView::new(self.home()?.kernel.store.clone(), session))
+        Some(SessionView::new(self.0.origin.reach.store.clone(), session))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.

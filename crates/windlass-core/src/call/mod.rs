@@ -20,7 +20,7 @@ mod outcome;
 pub(crate) mod park;
 mod parked;
 pub(crate) mod plan;
-mod prepare;
+pub(crate) mod prepare;
 pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;

@@ -3,15 +3,15 @@
 //! after a crash sees the same bytes. A call without such stages skips this module.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use serde_json::Value;
 
-use super::attempt::{Attempt, Call};
+use super::attempt::{Attempt, Call, Origin};
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
 use super::middleware::{BeforeOutcome, MiddlewareCall};
@@ -19,8 +19,11 @@ use super::operation::Operation;
 use super::plan::{self, Scope};
 use super::request::ToolCall;
 use super::running::panic_message;
+use crate::id::RunId;
+use crate::kernel::Kernel;
 use crate::limits;
-use crate::policy::EffectivePolicy;
+use crate::path::Path;
+use crate::policy::{EffectivePolicy, EnteredCall};
 use crate::run::record::{Event, OpOutcome, Prepared};
 use crate::run::spent::EarlierTime;
 use crate::run::{Awake, Registration, Run};
@@ -58,6 +61,73 @@ impl Preparation {
     pub fn answer(output: impl Into<Output>) -> Self {
         Self { answer: Some(output.into()), ..Self::default() }
     }
+
+    /// Refuses rewritten arguments that do not fit the tool, and a payload that is too large.
+    fn checked(self, tool: &Tool, name: &str) -> ToolResult<Self> {
+        if self.answer.is_some() {
+            return Ok(self);
+        }
+        if let Some(args) = &self.args {
+            check_rewritten(name, args)?;
+            tool.contract()?.check_arguments(args)?;
+        }
+        let most = limits::ARGUMENT_BYTES;
+        if self.payload.as_ref().is_some_and(|payload| size::check(payload, most).is_err()) {
+            let message = format!("`prepare` of `{name}` froze more than {most} bytes; freeze a reference instead");
+            return Err(ToolError::internal(message));
+        }
+        Ok(self)
+    }
+}
+
+/// Rewritten arguments have the same size limit as the original ones.
+fn check_rewritten(name: &str, args: &Value) -> ToolResult<()> {
+    let too_large = || ToolError::invalid("", format!("the rewritten arguments of `{name}` are too large"));
+    size::check(args, limits::ARGUMENT_BYTES).map_err(|_| too_large())
+}
+
+fn too_slow(limit: Duration) -> ToolError {
+    ToolError::TimedOut { message: format!("preparing the call took longer than {limit:?}") }
+}
+
+/// How long `prepare` may take: as long as one attempt.
+fn time_limit(policy: &EffectivePolicy) -> Duration {
+    policy.deadline.map_or(policy.timeout, |deadline| deadline.min(policy.timeout))
+}
+
+/// Asks the tool's `prepare` about a call that is not made. The answer is true if `prepare` answers the call itself;
+/// otherwise the call has the arguments that it would run with.
+pub(crate) async fn ask(kernel: &Kernel, entered: &mut EnteredCall, session: Option<Arc<str>>) -> ToolResult<bool> {
+    let Some(prepare) = entered.tool.preparer().cloned() else { return Ok(false) };
+    entered.unprepared = false;
+    let (limit, spec) = (time_limit(&entered.policy), entered.tool.spec());
+    let origin = Origin {
+        run: RunId::from_bytes([0; 16]),
+        generation: 0,
+        session,
+        attribution: Some(Arc::new(entered.for_whom.clone())),
+        reach: kernel.reach.clone(),
+        home: Weak::new(),
+        lasts: limit,
+        effect: spec.effect,
+    };
+    let attempt = Attempt::new(origin, Path::root(), spec.name.clone(), 1, 1);
+    let call = Call::new(attempt, spec.id.clone(), entered.call.args.clone(), entered.call.id.clone());
+    let body = AssertUnwindSafe(async move { prepare.prepare(call).await }).catch_unwind();
+    let preparation = match select(Box::pin(body), kernel.env.clock.sleep(limit)).await {
+        Either::Left((Ok(preparation), _)) => preparation?,
+        Either::Left((Err(panic), _)) => {
+            let correlation = format!("the check of `{}`", spec.name);
+            tracing::error!(correlation, "`prepare` panicked: {}", panic_message(&*panic));
+            return Err(ToolError::Panicked { correlation });
+        }
+        Either::Right(_) => return Err(too_slow(limit)),
+    };
+    let Preparation { args, answer, .. } = preparation.checked(&entered.tool, &spec.name)?;
+    if let Some(args) = args {
+        entered.call.args = Arc::new(args);
+    }
+    Ok(answer.is_some())
 }
 
 /// A call that is being prepared, and afterwards the call it became.
@@ -209,20 +279,16 @@ impl Preparing {
         let call = Call::new(attempt.clone(), spec.id.clone(), self.call.args.clone(), self.call.id.clone());
         // Entered inside the first poll, where a panic is caught.
         let body = Box::pin(async move { prepare.prepare(call).await });
-        let (timeout, deadline) = (self.policy.timeout, self.policy.deadline);
-        let limit = deadline.map_or(timeout, |deadline| deadline.min(timeout));
+        let limit = time_limit(&self.policy);
         PrepareStage::Prepare(operation, Box::new(PrepareWork { body, attempt, limit, timer: None }))
     }
 
-    /// Takes over rewritten arguments, within the same size limits as the original ones.
+    /// Takes over rewritten arguments.
     fn rewrite(&mut self, operation: &Operation, args: Arc<Value>) -> ToolResult<()> {
-        if Arc::ptr_eq(&args, &self.call.args) {
-            return Ok(());
+        if !Arc::ptr_eq(&args, &self.call.args) {
+            check_rewritten(&operation.name, &args)?;
+            self.call.args = args;
         }
-        let name = &operation.name;
-        size::check(&args, limits::ARGUMENT_BYTES)
-            .map_err(|_| ToolError::invalid("", format!("the rewritten arguments of `{name}` are too large")))?;
-        self.call.args = args;
         Ok(())
     }
 
@@ -243,8 +309,7 @@ impl Preparing {
         }
         let timer = work.timer.get_or_insert_with(|| self.run.kernel.env.clock.sleep(work.limit));
         std::task::ready!(timer.poll_unpin(cx));
-        let message = format!("preparing the call took longer than {:?}", work.limit);
-        Poll::Ready(Err(ToolError::TimedOut { message }))
+        Poll::Ready(Err(too_slow(work.limit)))
     }
 
     fn panicked(&self, attempt: &Attempt, message: &str) -> ToolError {
@@ -254,38 +319,17 @@ impl Preparing {
     }
 
     fn prepared(&mut self, operation: Operation, preparation: ToolResult<Preparation>) -> PrepareStage {
-        let Preparation { args, payload, answer } = match preparation {
-            Ok(preparation) => preparation,
-            Err(error) => return self.refuse(operation, error),
-        };
-        if let Some(output) = answer {
-            return self.answer(operation, output);
-        }
-        match self.take_over(&operation, args, payload) {
-            Ok(payload) => self.go(operation, payload, true),
+        let checked = preparation.and_then(|preparation| preparation.checked(&self.tool, &operation.name));
+        match checked {
+            Ok(Preparation { answer: Some(output), .. }) => self.answer(operation, output),
+            Ok(Preparation { args, payload, .. }) => {
+                if let Some(args) = args {
+                    self.call.args = Arc::new(args);
+                }
+                self.go(operation, payload.map(Arc::new), true)
+            }
             Err(error) => self.refuse(operation, error),
         }
-    }
-
-    /// Takes over what `prepare` changed. Rewritten arguments are checked again.
-    fn take_over(
-        &mut self,
-        operation: &Operation,
-        args: Option<Value>,
-        payload: Option<Value>,
-    ) -> ToolResult<Option<Arc<Value>>> {
-        if let Some(args) = args {
-            self.rewrite(operation, Arc::new(args))?;
-            self.tool.contract()?.check_arguments(&self.call.args)?;
-        }
-        let Some(payload) = payload else { return Ok(None) };
-        let (name, most) = (&operation.name, limits::ARGUMENT_BYTES);
-        size::check(&payload, most).map_err(|_| {
-            ToolError::internal(format!(
-                "`prepare` of `{name}` froze more than {most} bytes; freeze a reference instead"
-            ))
-        })?;
-        Ok(Some(Arc::new(payload)))
     }
 
     /// Records what the call became, then lets it continue. The answer of a tool's `prepare` is always recorded, even

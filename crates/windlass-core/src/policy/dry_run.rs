@@ -32,6 +32,8 @@ pub struct Hypothetical {
     pub history: Vec<PastCall>,
     /// Providers there is a connection to.
     pub connections: Vec<String>,
+    /// Whether the tool's own `prepare` is asked. Only a runtime asks it.
+    pub prepare: bool,
 }
 
 impl Hypothetical {
@@ -47,6 +49,7 @@ impl Hypothetical {
             attended: false,
             history: Vec::new(),
             connections: Vec::new(),
+            prepare: true,
         }
     }
 }
@@ -62,9 +65,9 @@ pub struct Prediction {
     pub policy: Option<Box<EffectivePolicy>>,
     /// The key that the call would queue under.
     pub key: Option<Arc<str>>,
-    /// Whether the tool prepares its calls. A dry run does not ask it, so the tool may still refuse the call, answer it or
-    /// change its arguments.
-    pub prepares: bool,
+    /// Whether the tool has a `prepare` that was not asked. It may still refuse the call, answer it or change its
+    /// arguments.
+    pub unprepared: bool,
 }
 
 /// What would happen to a call.
@@ -72,7 +75,7 @@ pub struct Prediction {
 pub enum Verdict {
     /// It would run.
     Runs,
-    /// Middleware would answer it, without an attempt.
+    /// Middleware or the tool's `prepare` would answer it, without an attempt.
     Answered,
     /// It would wait until a provider is connected.
     NeedsConnection {
@@ -89,10 +92,14 @@ pub enum Verdict {
 
 /// Tells for each call what would become of it, in order. Nothing runs, and nothing is recorded: a toolbox and a policy
 /// are enough, so that a policy can be tested like any other code. A runtime also knows its middleware, the session's
-/// history and loops: [`Runtime::predict`](crate::Runtime::predict).
+/// history and loops, and asks the tool's `prepare`: [`Runtime::predict`](crate::Runtime::predict).
 pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> Vec<Prediction> {
     let dry_run = DryRun { toolbox, policy: runtime, middleware: &[] };
-    calls.iter().map(|case| dry_run.predict(case, Some(&case.history))).collect()
+    let predict = |case: &Hypothetical| match dry_run.enter(case) {
+        Ok(entered) => entered.guarded(case, Some(&case.history)),
+        Err(prediction) => prediction,
+    };
+    calls.iter().map(predict).collect()
 }
 
 /// What the fate of a call depends on, besides the call.
@@ -112,36 +119,32 @@ impl DryRun<'_> {
         })
     }
 
-    /// What would become of a call. The stages and their order are those of `call/plan.rs`.
-    pub(crate) fn predict(&self, case: &Hypothetical, history: Option<&[PastCall]>) -> Prediction {
-        let mut call = case.call.clone().bounded();
+    /// The stages up to the check of the arguments, as in `call/plan.rs`. The error is the prediction for a call that ends
+    /// there.
+    pub(crate) fn enter(&self, case: &Hypothetical) -> Result<EnteredCall, Prediction> {
+        let call = case.call.clone().bounded();
         let name = call.tool().to_owned();
         let toolbox = match self.toolbox.with_layers(&call.layers) {
             Ok(toolbox) => toolbox,
-            Err(missing) => return Prediction::refused(name, ToolError::unavailable(missing.to_string())),
+            Err(missing) => return Err(Prediction::refused(name, ToolError::unavailable(missing.to_string()))),
         };
         let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
-        let Some(tool) = found else { return Prediction::refused(name, unknown(&toolbox, &call.tool)) };
+        let Some(tool) = found else { return Err(Prediction::refused(name, unknown(&toolbox, &call.tool))) };
         let shared = |text: &Option<String>| text.as_deref().map(Arc::from);
         let for_whom = Attribution { principal: shared(&case.principal), cause: shared(&case.cause) };
         let policy = EffectivePolicy::of(self.policy, tool.spec(), call.limits.as_deref());
-        let verdict = match self.enter(&tool, &mut call, (&for_whom, case.session.as_deref()), &policy) {
-            Ok(None) => leave(&tool, &call, case, (&for_whom, history), &policy),
-            Ok(Some(verdict)) => verdict,
-            Err(error) => Verdict::Refused(error),
-        };
-        let key = key_of(&tool, &call.args, Some(&for_whom));
-        Prediction { tool: name, verdict, policy: Some(Box::new(policy)), key, prepares: tool.preparer().is_some() }
+        let unprepared = tool.preparer().is_some();
+        let mut entered = EnteredCall { name, tool, call, for_whom, policy, unprepared };
+        match self.check(&mut entered, case.session.as_deref()) {
+            Ok(None) => Ok(entered),
+            Ok(Some(verdict)) => Err(entered.ends(verdict)),
+            Err(error) => Err(entered.ends(Verdict::Refused(error))),
+        }
     }
 
-    /// The stages up to the check of the arguments, which middleware may rewrite.
-    fn enter(
-        &self,
-        tool: &Arc<Tool>,
-        call: &mut ToolCall,
-        (for_whom, session): (&Attribution, Option<&str>),
-        policy: &EffectivePolicy,
-    ) -> Result<Option<Verdict>, ToolError> {
+    /// Asks middleware, and checks the arguments that it leaves.
+    fn check(&self, entered: &mut EnteredCall, session: Option<&str>) -> Result<Option<Verdict>, ToolError> {
+        let EnteredCall { tool, call, for_whom, policy, .. } = entered;
         let path = Path::root();
         check_asked(tool, call, &path, policy)?;
         let asked = call.args.clone();
@@ -161,6 +164,32 @@ impl DryRun<'_> {
         }
         tool.contract()?.check_arguments(&call.args)?;
         Ok(None)
+    }
+}
+
+/// A hypothetical call whose tool is known and whose arguments fit.
+pub(crate) struct EnteredCall {
+    name: String,
+    pub(crate) tool: Arc<Tool>,
+    pub(crate) call: ToolCall,
+    pub(crate) for_whom: Attribution,
+    pub(crate) policy: EffectivePolicy,
+    /// Whether the tool has a `prepare` that was not asked.
+    pub(crate) unprepared: bool,
+}
+
+impl EnteredCall {
+    /// What would become of the call: the guards before its first attempt, as the call itself would find them.
+    pub(crate) fn guarded(self, case: &Hypothetical, history: Option<&[PastCall]>) -> Prediction {
+        let verdict = leave(&self.tool, &self.call, case, (&self.for_whom, history), &self.policy);
+        self.ends(verdict)
+    }
+
+    /// The prediction with this verdict.
+    pub(crate) fn ends(self, verdict: Verdict) -> Prediction {
+        let key = key_of(&self.tool, &self.call.args, Some(&self.for_whom));
+        let policy = Some(Box::new(self.policy));
+        Prediction { tool: self.name, verdict, policy, key, unprepared: self.unprepared }
     }
 }
 
@@ -190,7 +219,7 @@ fn leave(
 impl Prediction {
     /// A call that is refused before its tool is known.
     pub(crate) fn refused(tool: String, error: ToolError) -> Self {
-        Self { tool, verdict: Verdict::Refused(error), policy: None, key: None, prepares: false }
+        Self { tool, verdict: Verdict::Refused(error), policy: None, key: None, unprepared: false }
     }
 }
 
@@ -204,7 +233,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Runs => f.write_str("would run"),
-            Self::Answered => f.write_str("would be answered by middleware"),
+            Self::Answered => f.write_str("would be answered without an attempt"),
             Self::NeedsConnection { provider, then } => {
                 write!(f, "would wait for a connection to `{provider}`, and then {then}")
             }

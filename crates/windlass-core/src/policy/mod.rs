@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use dry_run::DryRun;
+pub(crate) use dry_run::{DryRun, EnteredCall};
 pub use dry_run::{Hypothetical, Prediction, Verdict, dry_run};
 pub use expression::{BadExpression, Expression};
 pub use facts::{Facts, PastCall, Session};

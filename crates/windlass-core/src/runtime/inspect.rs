@@ -8,13 +8,13 @@ use crate::activity::watchers::WatchTarget;
 use crate::activity::{Cursor, Trace, Watch};
 use crate::attribution::check_attribution;
 use crate::call::identity::RecordedBatches;
-use crate::call::{Outcome, OutcomeCall};
+use crate::call::{Outcome, OutcomeCall, prepare};
 use crate::error::{Error, Result};
 use crate::explain::{Explainer, Explanation};
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
-use crate::policy::{DryRun, Hypothetical, Prediction, joined};
+use crate::policy::{DryRun, Hypothetical, Prediction, Verdict, joined};
 use crate::run::recall::SessionCalls;
 use crate::run::record::{Event, OpKind, Record};
 use crate::run::state::RunInfo;
@@ -115,7 +115,7 @@ impl Runtime {
     }
 
     /// Predicts what would happen to a call that is made here now, in its session and for its principal. Nothing is run or
-    /// recorded; only middleware is asked, which must not change anything.
+    /// recorded; only middleware and the tool's `prepare` are asked, which must not change anything.
     pub async fn predict(&self, mut case: Hypothetical) -> Result<Prediction> {
         let kernel = &self.kernel;
         case.attended |= kernel.env.attended;
@@ -139,7 +139,16 @@ impl Runtime {
             SessionCalls::Known(calls) => joined(Some(calls), Some(&case.history)),
             SessionCalls::TooMany => None,
         };
-        Ok(dry_run.predict(&case, history.as_deref()))
+        let mut entered = match dry_run.enter(&case) {
+            Ok(entered) => entered,
+            Err(prediction) => return Ok(prediction),
+        };
+        let answered = if case.prepare { prepare::ask(kernel, &mut entered, session).await } else { Ok(false) };
+        Ok(match answered {
+            Ok(false) => entered.guarded(&case, history.as_deref()),
+            Ok(true) => entered.ends(Verdict::Answered),
+            Err(error) => entered.ends(Verdict::Refused(error)),
+        })
     }
 
     /// The outcomes of the root calls, from the journal.

@@ -29,10 +29,12 @@ impl crate::call::Origin {
 
         use crate::activity::watchers::Watchers;
         use crate::call::Reach;
+        use crate::store::MemoryStore;
         use crate::tool::Effect;
 
         let watchers = Arc::new(Watchers::new(Arc::new(Sim::new(1))));
-        let (reach, home) = (Arc::new(Reach { signer, watchers }), Weak::new());
+        let (reach, home) =
+            (Arc::new(Reach { signer, watchers, store: Arc::new(MemoryStore::default()) }), Weak::new());
         let (lasts, effect) = (std::time::Duration::ZERO, Effect::Once);
         Self { run, generation, session: None, attribution: None, reach, home, lasts, effect }
     }

@@ -83,6 +83,7 @@ impl Access {
                 principal,
                 sees_all: self.may(Scope::Admin),
                 may_approve: bearer.scopes.contains(&Scope::Approve),
+                may_call: bearer.scopes.contains(&Scope::Call),
                 layer: bearer.layer.clone(),
                 without_read: (!bearer.scopes.contains(&Scope::Read)).then(|| bearer.id.clone()),
             },
@@ -91,6 +92,7 @@ impl Access {
                 principal,
                 sees_all: true,
                 may_approve: true,
+                may_call: true,
                 layer: None,
                 without_read: None,
             },
@@ -130,6 +132,8 @@ pub(crate) struct Identity {
     sees_all: bool,
     /// Whether the sender may approve calls and answer inputs.
     pub(crate) may_approve: bool,
+    /// Whether the sender may call tools.
+    pub(crate) may_call: bool,
     /// The layer that the token is bound to.
     layer: Option<Arc<str>>,
     /// The id of a token without the scope `read`.

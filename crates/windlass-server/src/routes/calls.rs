@@ -49,7 +49,7 @@ pub(super) async fn call(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    may_use_session(&app, &authorized.identity, &start).await?;
+    may_use_session(&app, &authorized.identity, start.session.as_ref()).await?;
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     let tool = tool_name(&windlass, &request.tool);
@@ -92,7 +92,7 @@ pub(super) async fn batch(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    may_use_session(&app, &authorized.identity, &start).await?;
+    may_use_session(&app, &authorized.identity, start.session.as_ref()).await?;
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
@@ -193,8 +193,8 @@ fn start(sender: &Identity, key: Option<String>, session: Option<String>, cause:
 }
 
 /// Refuses a session that belongs to another principal, whose messages and secrets a tool could read.
-async fn may_use_session(app: &Shared, sender: &Identity, start: &Start) -> ApiResult<()> {
-    let (Some(principal), Some(session)) = (sender.restriction(), &start.session) else { return Ok(()) };
+pub(super) async fn may_use_session(app: &Shared, sender: &Identity, session: Option<&Arc<str>>) -> ApiResult<()> {
+    let (Some(principal), Some(session)) = (sender.restriction(), session) else { return Ok(()) };
     match app.windlass.session(session.clone()).info().await? {
         // One that was never opened has nothing that its runs could read.
         Some(info) if info.opened && info.owner.as_ref().is_some_and(|owner| owner != principal) => {

@@ -19,7 +19,7 @@ use windlass::policy::{Hypothetical, Verdict as Predicted};
 use windlass::tool::{Catalog, SourceFailure};
 use windlass::{Tool, ToolCall, ToolError, Windlass};
 
-use super::calls::check_session;
+use super::calls::{check_session, may_use_session};
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
@@ -212,11 +212,16 @@ pub(super) async fn check(
     let tool = find(&windlass, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
-    request.session.as_deref().map_or(Ok(()), check_session)?;
+    if let Some(session) = &request.session {
+        check_session(session)?;
+        may_use_session(&app, &authorized.identity, Some(&session.as_str().into())).await?;
+    }
     let case = Hypothetical {
         session: request.session,
         principal: authorized.identity.principal.as_deref().map(str::to_owned),
         cause: request.cause,
+        // A token that only reads does not execute code of the tool.
+        prepare: authorized.identity.may_call,
         ..Hypothetical::new(ToolCall::new(name.as_str(), args))
     };
     let predicted = windlass.predict(case).await?;
@@ -250,6 +255,6 @@ pub(super) async fn check(
         key: predicted.key.as_deref().map(str::to_owned),
         timeout_ms: policy.as_ref().map(|policy| milliseconds(policy.timeout)),
         deadline_ms: policy.and_then(|policy| policy.deadline).map(milliseconds),
-        prepares: predicted.prepares,
+        unprepared: predicted.unprepared,
     }))
 }

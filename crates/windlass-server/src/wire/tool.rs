@@ -178,10 +178,10 @@ pub struct CheckResponse {
     /// Longest time of the call in all, if it is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// Whether the tool prepares its calls. It is not asked here, so it may still refuse the call, answer it or change its
-    /// arguments.
+    /// Whether the tool has a `prepare` that was not asked, because the token lacks the scope `call`. It may still refuse the
+    /// call, answer it or change its arguments.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub prepares: bool,
+    pub unprepared: bool,
 }
 
 /// What would happen to a hypothetical call.

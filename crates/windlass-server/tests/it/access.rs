@@ -76,6 +76,23 @@ async fn l23_each_scope_allows_its_routes_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn w07_a_check_executes_no_code_of_the_tool_for_a_token_that_only_reads() {
+    let world = World::new().await;
+    let refuses = |_| async { Err(windlass::ToolError::denied("not today")) };
+    let tool = Tool::new("quoted", "asks for a quote first", |_: Value| async { Ok(1) }).prepare(refuses);
+    world.windlass.toolbox().insert(tool).unwrap();
+    let admin = token(&world.client, "root", &["admin"]).await;
+    let admin = world.client.bearing(admin["secret"].as_str().unwrap());
+    let bearer = |made: Value| admin.bearing(made["secret"].as_str().unwrap());
+    let reader = bearer(token(&admin, "reader", &["read"]).await);
+    let caller = bearer(token(&admin, "caller", &["read", "call"]).await);
+    let check = |client: Client| async move { client.post("/v1/tools/quoted/check", json!({})).await.is(200) };
+    let (unasked, asked) = (check(reader).await, check(caller).await);
+    assert_eq!((&unasked["verdict"], &unasked["unprepared"]), (&json!("runs"), &json!(true)));
+    assert_eq!((&asked["verdict"], &asked["unprepared"]), (&json!("refused"), &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn l23_the_journal_records_who_decided_and_reply_keys_need_the_approve_scope() {
     let world = World::new().await;
     let admin = token(&world.client, "root", &["admin", "read"]).await;
