@@ -12,6 +12,7 @@ mod attribution;
 mod await_any;
 mod bad_input;
 mod batches;
+mod branches;
 mod calls;
 mod clock;
 mod commands;

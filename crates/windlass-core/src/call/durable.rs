@@ -55,7 +55,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    fn new(run: Arc<Run>, path: Path, prepared: Option<Arc<Value>>) -> Self {
+    pub(crate) fn new(run: Arc<Run>, path: Path, prepared: Option<Arc<Value>>) -> Self {
         Self {
             run,
             path,
@@ -72,8 +72,13 @@ impl Frame {
         self.busy.store(busy, Ordering::Release);
     }
 
-    fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
+    }
+
+    /// Notes that the body has ended, so that operations dropped with it do not count as abandoned.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -358,7 +363,7 @@ impl DurableCall {
             Ok(Poll::Pending) => {
                 self.registration.register(&self.run, cx);
                 if !self.run.only_checks && self.deadline_passed(cx) {
-                    self.frame.ended.store(true, Ordering::Release);
+                    self.frame.end();
                     drop(body);
                     return Poll::Ready(self.leave(deadline_passed()));
                 }
@@ -412,7 +417,7 @@ impl DurableCall {
     }
 
     fn finish(&mut self, result: ToolResult<Output>) -> OpOutcome {
-        self.frame.ended.store(true, Ordering::Release);
+        self.frame.end();
         if self.timing.deadline.is_some() {
             self.run.with(|machine| machine.deadline(&self.op.path, None));
         }
@@ -464,6 +469,6 @@ fn deadline_passed() -> ToolError {
 
 impl Drop for DurableCall {
     fn drop(&mut self) {
-        self.frame.ended.store(true, Ordering::Release);
+        self.frame.end();
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod commands;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
-mod hidden;
+pub(crate) mod hidden;
 pub(crate) mod identity;
 mod key;
 pub(crate) mod loops;

@@ -1,5 +1,6 @@
 //! The context of a durable body: its operations, each recorded in the journal and answered from it after a crash.
 
+mod branches;
 mod calls;
 mod emit;
 mod first;
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use branches::{Branch, BranchSet, BranchesAll, BranchesSettled, branch};
 pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;

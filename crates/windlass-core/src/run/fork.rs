@@ -378,10 +378,19 @@ fn is_above(above: &Path, path: &Path) -> bool {
 
 /// Whether it is a body that continues by itself once entered, unlike a group, which only consists of its parts.
 fn is_body(kind: OpKind) -> bool {
-    matches!(kind, OpKind::Call | OpKind::First)
+    matches!(kind, OpKind::Call | OpKind::Branch | OpKind::First)
 }
 
 /// Operations whose record describes the code, not an outcome.
 fn is_group(kind: OpKind) -> bool {
-    matches!(kind, OpKind::Batch | OpKind::Steps | OpKind::First | OpKind::Version | OpKind::Spawn | OpKind::Emit)
+    matches!(
+        kind,
+        OpKind::Batch
+            | OpKind::Steps
+            | OpKind::Branches
+            | OpKind::First
+            | OpKind::Version
+            | OpKind::Spawn
+            | OpKind::Emit
+    )
 }

@@ -134,6 +134,9 @@ impl fmt::Display for Asked {
             OpKind::Step => write!(f, "step \"{}\"", self.name),
             OpKind::Steps if &*self.name == "1" => f.write_str("one parallel step"),
             OpKind::Steps => write!(f, "{} parallel steps", self.name),
+            OpKind::Branches if &*self.name == "1" => f.write_str("one branch"),
+            OpKind::Branches => write!(f, "{} branches", self.name),
+            OpKind::Branch => write!(f, "branch \"{}\"", self.name),
             OpKind::Version => write!(f, "version \"{}\"", self.name),
             OpKind::Wait => write!(f, "wait for \"{}\"", self.name),
             OpKind::Sleep => f.write_str("sleep"),
@@ -167,6 +170,10 @@ pub enum OpKind {
     Step,
     /// Several steps; their paths are below its own.
     Steps,
+    /// Several branches of a body; their paths are below its own.
+    Branches,
+    /// A branch of a body, whose operations have paths below its own.
+    Branch,
     /// The mark of a change in the code.
     Version,
     /// A wait for an answer from outside.

@@ -60,7 +60,7 @@ impl RestoredRun {
 
     /// Notes an operation that a body asks for.
     pub(super) fn asked(&mut self, path: &Path, asked: &Asked) {
-        if let OpKind::Batch | OpKind::Steps | OpKind::First = asked.kind {
+        if let OpKind::Batch | OpKind::Steps | OpKind::Branches | OpKind::First = asked.kind {
             self.groups.insert(path.clone());
         }
     }
