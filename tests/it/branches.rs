@@ -188,8 +188,7 @@ fn a10_l05_cancelling_a_run_ends_the_waits_in_all_of_its_branches() {
             canceller.cancel(run, "ada", "enough").await.unwrap();
             canceller.attach(run).await.unwrap().remove(0)
         });
-        assert_eq!(outcome.error().unwrap().kind(), "cancelled");
-        assert_eq!(cleaned.get(), 1);
+        assert_eq!((outcome.value(), cleaned.get()), (Some(&json!(1)), 1));
     });
 }
 
@@ -232,4 +231,138 @@ fn a10_a_branch_cannot_continue_as_the_next_generation() {
     let runtime =
         world.runtime([Tool::durable_fn("generations", "continues", body), tool("other", |_| async { Ok(1) })]);
     assert!(outcome(&world, &runtime, "generations").unwrap_err().contains("only the body at the root"));
+}
+
+/// Two branches: one waits for an answer that never comes, and cleans up when it is cancelled; the other one wins.
+fn race(ledger: &Ledger) -> Vec<Tool> {
+    let race = Tool::durable_fn("race", "takes the first", |mut ctx: Ctx, _: Value| async move {
+        let loses = branch("loses", |mut ctx: Ctx| async move {
+            ctx.call(call("lost")).await?;
+            let told = ctx.wait::<Value>("nothing").await.unwrap_err();
+            ctx.call(call("cleaned")).await?;
+            Err::<String, _>(told)
+        });
+        let wins = branch("wins", |mut ctx: Ctx| async move {
+            ctx.sleep(HOUR).await?;
+            ctx.call(call("won")).await?;
+            Ok("won".to_owned())
+        });
+        let first = ctx.branches([loses, wins]).any().await?;
+        ctx.call(call("after")).await?;
+        Ok(json!(first))
+    });
+    let calls = ["lost", "cleaned", "won", "after"].map(|name| once(ledger, name));
+    std::iter::once(race).chain(calls).collect()
+}
+
+#[test]
+fn a10_w01_a_race_of_branches_has_one_winner_and_its_loser_cleans_up_over_every_crash() {
+    let report = check_parked(|| CrashMatrix::new(race).call(call("race")));
+    assert_eq!(report.outcome, json!([[1, "won"]]));
+    assert!(report.effects.len() == 4 && report.effects.values().all(|count| *count == 1), "{report:?}");
+}
+
+#[test]
+fn a10_the_winner_of_a_race_is_the_first_that_succeeds_and_without_one_the_first_error_counts() {
+    let world = World::new(Kind::Memory);
+    let body = |mut ctx: Ctx, args: Value| async move {
+        let succeeds = args["succeeds"].as_u64();
+        let branches = (0..3u64).map(|n| {
+            branch(format!("b{n}"), move |mut ctx: Ctx| async move {
+                ctx.sleep(Duration::from_secs(9 - n)).await?;
+                if succeeds == Some(n) { Ok(n) } else { Err(ToolError::failed(format!("no {n}"))) }
+            })
+        });
+        let branches: Vec<_> = branches.collect();
+        Ok(json!(ctx.branches(branches).any().await?))
+    };
+    let runtime = world.runtime([Tool::durable_fn("any", "races", body)]);
+    let race = |args: Value| {
+        let runtime = runtime.clone();
+        let outcome = world.run(async move { runtime.call(ToolCall::new("any", args)).await.unwrap() });
+        outcome.error().map_or_else(|| Ok(outcome.value().unwrap().clone()), |error| Err(error.to_string()))
+    };
+    assert_eq!(race(json!({"succeeds": 1})), Ok(json!([1, 1])), "a failed branch is no winner");
+    assert!(race(json!({})).unwrap_err().contains("no 0"));
+}
+
+#[test]
+fn a10_a_loser_that_may_have_acted_is_in_doubt_and_the_race_does_not_wait_for_a_person() {
+    on_every_store(|world| {
+        let stuck = tool("stuck", |_| std::future::pending::<windlass::ToolResult<Value>>());
+        let body = |mut ctx: Ctx, _: Value| async move {
+            let acts = branch("acts", |mut ctx: Ctx| async move { ctx.call_json("stuck", json!({})).await });
+            let wins = branch("wins", |mut ctx: Ctx| async move {
+                ctx.sleep(Duration::from_secs(1)).await?;
+                Ok(json!("won"))
+            });
+            let began = ctx.now();
+            let first = ctx.branches([acts, wins]).any().await?;
+            Ok(json!([first, ctx.now().since(began).as_secs()]))
+        };
+        let runtime = world.runtime([Tool::durable_fn("race", "races", body), stuck]);
+        let caller = runtime.clone();
+        let outcome = world.run(async move { caller.call(ToolCall::new("race", json!({}))).await.unwrap() });
+        assert_eq!(outcome.value().unwrap()[0], json!([1, "won"]));
+        assert!(outcome.value().unwrap()[1].as_u64().unwrap() < 20, "{outcome:?}");
+        let reader = runtime.clone();
+        let info = world.run(async move { reader.info(outcome.run).await.unwrap().unwrap() });
+        assert_eq!(info.doubts.len(), 1, "{info:?}");
+        assert_eq!(info.doubts[0].path.to_string(), "0/0/0");
+    });
+}
+
+#[test]
+fn a10_a_loser_that_does_not_clean_up_in_time_is_cut_off() {
+    let world = World::new(Kind::Memory);
+    let body = |mut ctx: Ctx, _: Value| async move {
+        let lingers = branch("lingers", |mut ctx: Ctx| async move {
+            let _told = ctx.wait::<Value>("nothing").await;
+            ctx.wait::<u32>("never").await
+        });
+        let wins = branch("wins", |mut ctx: Ctx| async move {
+            ctx.sleep(Duration::from_secs(1)).await?;
+            Ok(7)
+        });
+        let began = ctx.now();
+        let first = ctx.branches([lingers, wins]).any().await?;
+        Ok(json!([first, ctx.now().since(began).as_secs()]))
+    };
+    let runtime = world.runtime([Tool::durable_fn("race", "races", body)]);
+    assert_eq!(outcome(&world, &runtime, "race"), Ok(json!([[1, 7], 31])));
+}
+
+#[test]
+fn l05_every_body_of_a_batch_is_told_of_a_cancellation() {
+    on_every_store(|world| {
+        let told = Counter::default();
+        let count = told.clone();
+        let member = Tool::durable_fn("member", "works in small pieces", move |mut ctx: Ctx, _: Value| {
+            let count = count.clone();
+            async move {
+                loop {
+                    if let Err(error) = ctx.sleep(Duration::from_secs(1)).await {
+                        count.add();
+                        return Err::<Value, _>(error);
+                    }
+                }
+            }
+        });
+        let body = |mut ctx: Ctx, _: Value| async move {
+            let calls =
+                vec![ToolCall::<Value>::new("member", json!({"n": 1})), ToolCall::new("member", json!({"n": 2}))];
+            ctx.call_all(calls).await.map(|values| json!(values))
+        };
+        let runtime = world.runtime([Tool::durable_fn("parent", "calls two", body), member]);
+        let starter = runtime.clone();
+        let run = world.run(async move { starter.start_call(ToolCall::new("parent", json!({}))).await.unwrap() });
+        world.pass(Duration::from_millis(1_500));
+        let canceller = runtime.clone();
+        let outcome = world.run(async move {
+            canceller.cancel(run, "ada", "enough").await.unwrap();
+            canceller.attach(run).await.unwrap().remove(0)
+        });
+        assert!(outcome.error().unwrap().to_string().contains("enough"), "{outcome:?}");
+        assert_eq!(told.get(), 2);
+    });
 }

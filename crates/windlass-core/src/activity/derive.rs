@@ -263,7 +263,10 @@ impl ActivityContext<'_> {
 
     fn event(&self, record: &Record, open: Option<&OpenOperation>) -> Happenings {
         let what = match &record.event {
-            Event::Accepted | Event::Entered | Event::Continued { .. } => return Happenings::new(),
+            // What is cancelled below a path tells so when it ends.
+            Event::Accepted | Event::Entered | Event::Continued { .. } | Event::CancelledBelow { .. } => {
+                return Happenings::new();
+            }
             Event::Prepared(prepared) => Happening::CallPrepared { rewritten: prepared.args.is_some() },
             Event::Attempting { attempt } | Event::Intended { attempt, .. } => {
                 Happening::AttemptStarted { attempt: *attempt, idempotency_key: None }

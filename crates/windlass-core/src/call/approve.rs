@@ -160,7 +160,7 @@ pub(super) fn refused_connection(on: &Blocked, reason: String) -> (ToolError, Se
 
 impl GuardedCall {
     pub(crate) fn new(run: Arc<Run>, scope: Scope, operation: Operation, ready: ReadyCall) -> Self {
-        let (heeds_cancel, asked) = (run.heeds_cancel(), run.kernel.env.clock.ticks());
+        let (heeds_cancel, asked) = (run.heeds_cancel(&operation.path), run.kernel.env.clock.ticks());
         Self {
             run,
             scope,

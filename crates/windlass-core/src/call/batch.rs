@@ -135,7 +135,7 @@ impl Batch {
         let slots: Vec<CallSlot> = slots;
         let failed = if stop_on_failure { first_failure(&run, &path, slots.len()) } else { None };
         Self {
-            heeds_cancel: run.heeds_cancel(),
+            heeds_cancel: run.heeds_cancel(&path),
             asked: run.kernel.env.clock.ticks(),
             earlier: EarlierTime::default(),
             holds_back: false,
@@ -290,12 +290,12 @@ impl Batch {
     fn refusal(&mut self, index: usize, path: &Path) -> Option<ToolError> {
         let refused = self.slots[index].refused.take();
         let culprit = self.progress.failed.filter(|_| self.stop_on_failure);
-        let cancelled = self.heeds_cancel && self.run.is_cancelled();
+        let cancelled = self.heeds_cancel && self.run.is_cancelled_at(path);
         if (culprit.is_none() && !cancelled && refused.is_none()) || has_begun(&self.run, path) {
             return None;
         }
         let skipped = |culprit: usize| skipped(culprit, self.slots[culprit].tool.as_deref());
-        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped)).or(refused.map(|error| *error))
+        self.run.cancellation(path, self.heeds_cancel).or_else(|| culprit.map(skipped)).or(refused.map(|error| *error))
     }
 
     fn collect(&mut self) {

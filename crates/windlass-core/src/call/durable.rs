@@ -144,7 +144,7 @@ impl DurableCall {
         prepared: Option<Arc<Value>>,
     ) -> Self {
         let asked = run.kernel.env.clock.ticks();
-        let heeds_cancel = run.heeds_cancel();
+        let heeds_cancel = run.heeds_cancel(&op.path);
         let frame = Arc::new(Frame::new(run.clone(), op.path.clone(), prepared));
         Self {
             run,
@@ -214,7 +214,7 @@ impl DurableCall {
             return Poll::Ready(self.leave(deadline_passed()));
         }
         // A body that was entered before receives the cancellation in its operations, once it has its key.
-        if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
+        if let Some(error) = self.run.cancellation(&self.op.path, self.heeds_cancel && !again) {
             self.run.with(|machine| machine.unpark(&self.op.path));
             return Poll::Ready(self.finish(Err(error)));
         }
@@ -257,7 +257,7 @@ impl DurableCall {
         if let Some(past) = &past {
             self.timing.earlier = past.spent.by(self.run.at(self.timing.asked));
         }
-        if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
+        if let Some(error) = self.run.cancellation(&self.op.path, self.heeds_cancel && !again) {
             return Some(self.finish(Err(error)));
         }
         let began = past.and_then(|past| if self.in_batch { past.begun } else { Some(past.since) });

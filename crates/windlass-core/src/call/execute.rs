@@ -119,7 +119,7 @@ impl<S> Unpin for Execution<'_, S> {}
 impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: AttemptQueue) -> Self {
         let asked = run.kernel.env.clock.ticks();
-        let heeds_cancel = !rules.compensates && run.heeds_cancel();
+        let heeds_cancel = !rules.compensates && run.heeds_cancel(&op.path);
         Self {
             run,
             op,
@@ -278,7 +278,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             self.queue.release();
             return self.stay(ExecutionPhase::Over);
         }
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+        if let Some(error) = self.run.cancellation(&self.op.path, self.heeds_cancel) {
             return self.finish(Err(error));
         }
         if self.left().is_some_and(|left| left.is_zero()) {
@@ -337,7 +337,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             }
         }
         // Cancelled while it waited, so it does not begin.
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+        if let Some(error) = self.run.cancellation(&self.op.path, self.heeds_cancel) {
             return self.finish(Err(error));
         }
         let ticks = self.ticks();
@@ -406,7 +406,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 AttemptEnd::TimedOut("the process stood still for longer than the attempt may take".to_owned()),
             );
         }
-        let cancelled = self.run.is_cancelled();
+        let cancelled = self.run.is_cancelled_at(&self.op.path);
         match running.poll(cx, &self.run.kernel, &self.rules, || self.left(), cancelled) {
             Poll::Ready(ended) => {
                 let started = running.started;
@@ -421,7 +421,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 running.is_pending = true;
                 self.queue.note_wait();
                 self.registration.register(&self.run, cx);
-                if self.run.is_cancelled() != cancelled {
+                if self.run.is_cancelled_at(&self.op.path) != cancelled {
                     return self.go(ExecutionPhase::Running(running));
                 }
                 self.stay(ExecutionPhase::Running(running))
@@ -470,7 +470,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 return self.go(phase);
             }
             AttemptEnd::TimedOut(message) => ToolError::TimedOut { message },
-            AttemptEnd::Cancelled => self.run.with(|machine| machine.cancellation()),
+            AttemptEnd::Cancelled => self.run.told_to_stop(&self.op.path),
         };
         let error = self.seal(error);
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {

@@ -130,7 +130,7 @@ enum ParkPhase {
 
 impl Parking {
     pub(crate) fn new(run: Arc<Run>, path: Path, plan: ParkPlan) -> Self {
-        let heeds_cancel = run.heeds_cancel();
+        let heeds_cancel = run.heeds_cancel(&path);
         Self {
             run,
             path,

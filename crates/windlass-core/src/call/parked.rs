@@ -37,7 +37,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             return self.finish(Err(self.deadline_passed()));
         }
         self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+        if let Some(error) = self.run.cancellation(&self.op.path, self.heeds_cancel) {
             self.stop_waiting_for_key();
             return self.finish(Err(error));
         }

@@ -174,7 +174,7 @@ impl Preparing {
         tool: Arc<Tool>,
         call: ToolCall,
     ) -> Self {
-        let (since, heeds_cancel) = (run.kernel.env.clock.ticks(), run.heeds_cancel());
+        let (since, heeds_cancel) = (run.kernel.env.clock.ticks(), run.heeds_cancel(&operation.path));
         let (registration, awake, stage) = (Registration::default(), Awake::default(), PrepareStage::Before(operation));
         let policy = EffectivePolicy::of(&run.kernel.env.policy, tool.spec(), call.limits.as_deref());
         Self {
@@ -255,7 +255,7 @@ impl Preparing {
 
     /// Runs middleware, then checks the arguments it left.
     fn before(&mut self, operation: Operation) -> PrepareStage {
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+        if let Some(error) = self.run.cancellation(&operation.path, self.heeds_cancel) {
             return self.refuse(operation, error);
         }
         let Self { run, tool, call, policy, .. } = &*self;
@@ -304,7 +304,7 @@ impl Preparing {
             Ok(Poll::Pending) => {}
         }
         self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+        if let Some(error) = self.run.cancellation(work.attempt.path(), self.heeds_cancel) {
             return Poll::Ready(Err(error));
         }
         let timer = work.timer.get_or_insert_with(|| self.run.kernel.env.clock.sleep(work.limit));

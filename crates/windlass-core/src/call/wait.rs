@@ -96,8 +96,10 @@ impl ParkWait {
         if let Some(answer) = machine.take_answer(&ParkQuery { path: parked.path, on: &self.on }) {
             return Some(WakeCause::Answer(answer));
         }
-        if parked.heeds_cancel && machine.is_cancelled() {
-            return Some(WakeCause::Stopped(machine.cancellation()));
+        if parked.heeds_cancel
+            && let Some(error) = machine.cancellation(parked.path)
+        {
+            return Some(WakeCause::Stopped(error));
         }
         match (&self.on, machine.revocation()) {
             (Blocked::Input { .. }, Some(reason)) => Some(WakeCause::Revoked(reason.to_owned())),

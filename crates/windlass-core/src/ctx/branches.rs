@@ -15,13 +15,14 @@ use serde::de::DeserializeOwned;
 use super::calls::{Decoder, all_values, enter_group};
 use super::step::{StepOutput, ValueOf};
 use super::undo::compensate;
-use super::{Ctx, OpGuard};
+use super::{Ctx, OpGuard, decode};
 use crate::call::Attempt;
 use crate::call::durable::Frame;
 use crate::call::execute::seal;
 use crate::call::hidden;
 use crate::call::plan::Scope;
 use crate::call::running::panic_message;
+use crate::limits::CLEAN_UP;
 use crate::path::Path;
 use crate::run::record::{Asked, Event, Finished, OpKind, OpOutcome};
 use crate::run::replay::Decision;
@@ -179,6 +180,18 @@ impl<'c, S: BranchSet<'c>> BranchesAll<'c, S> {
     pub fn settled(self) -> BranchesSettled<'c, S> {
         BranchesSettled { ctx: self.ctx, state: GroupState::Built(self.set.parts()), set: PhantomData }
     }
+
+    /// The first branch that succeeds, by its index in the set, and its value; the branches have one type of value. The
+    /// others are cancelled: each receives the cancellation in its operation, like the body of a cancelled run, and may
+    /// clean up for [`CLEAN_UP`](crate::limits::CLEAN_UP). A `once` attempt that was under way may be in doubt, and is
+    /// settled without this body; runs that a branch spawned continue. Returns when all of them have ended. If none
+    /// succeeds, the error is that of the first branch in order.
+    pub fn any<T>(self) -> BranchesAny<'c, T>
+    where
+        S: BranchSet<'c, Values: AsRef<[T]>>,
+    {
+        BranchesAny { ctx: self.ctx, state: GroupState::Built(self.set.parts()), output: PhantomData }
+    }
 }
 
 impl<'c, S: BranchSet<'c> + 'c> IntoFuture for BranchesAll<'c, S>
@@ -204,13 +217,93 @@ pub struct BranchesSettled<'c, S> {
 
 enum GroupState<'c> {
     Built(Vec<BranchPart<'c>>),
-    Started(Vec<Slot<'c>>, Path, OpGuard),
+    Started(Group<'c>),
     Over,
 }
 
 enum Slot<'c> {
-    Running(RunningBranch<'c>),
+    Running(Box<RunningBranch<'c>>),
     Done(OpOutcome),
+}
+
+/// Branches that run side by side.
+struct Group<'c> {
+    slots: Vec<Slot<'c>>,
+    path: Path,
+    guard: OpGuard,
+}
+
+impl<'c> Group<'c> {
+    /// Enters the branches, or finds their outcomes in the journal. `None` if the run is held.
+    fn enter(ctx: &mut Ctx, parts: Vec<BranchPart<'c>>) -> Option<Self> {
+        let (path, guard, new) = enter_group(ctx, OpKind::Branches, parts.len())?;
+        if new.is_some() {
+            ctx.run.append(&path, ctx.run.now(), new, Event::Entered);
+        }
+        // All of them are asked for before one is polled: a recorded winner ends a race before another branch acts.
+        let begin = |(index, part)| RunningBranch::begin(ctx, path.child(index), part);
+        let slots = (0u32..).zip(parts).map(begin).collect();
+        Some(Self { slots, path, guard })
+    }
+
+    /// Polls the branches that have not ended, in order.
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        for slot in &mut self.slots {
+            slot.poll(cx);
+        }
+    }
+
+    fn have_ended(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, Slot::Done(_)))
+    }
+
+    /// The branch that won: the first in order that succeeded and was not cancelled, because another one had won.
+    fn winner(&self, run: &Run) -> Option<usize> {
+        let won = |(index, slot): &(usize, &Slot<'_>)| match slot {
+            Slot::Done(outcome) if outcome.result.is_ok() => {
+                let path = self.path.child(*index as u32);
+                run.with(|machine| machine.cancelled_below(&path).is_none())
+            }
+            _ => false,
+        };
+        self.slots.iter().enumerate().find(won).map(|(index, _)| index)
+    }
+
+    /// Cancels the branches that have not ended.
+    fn cancel_losers(&mut self, run: &Run, winner: usize) {
+        let now = run.now();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Slot::Running(branch) = slot else { continue };
+            let reason = format!("branch {winner} of the race at {} came first", self.path);
+            let path = self.path.child(index as u32);
+            run.with(|machine| {
+                if machine.cancelled_below(&path).is_none() {
+                    machine.cancel_below(&path, reason, now);
+                }
+            });
+            branch.clean_up_by(now);
+        }
+    }
+
+    /// The outcomes, once all have ended.
+    fn outcomes(&mut self) -> Vec<OpOutcome> {
+        self.guard.over();
+        let done = |slot| if let Slot::Done(outcome) = slot { Some(outcome) } else { None };
+        std::mem::take(&mut self.slots).into_iter().filter_map(done).collect()
+    }
+}
+
+impl Slot<'_> {
+    /// Returns whether the branch has ended.
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Slot::Running(branch) = self {
+            match branch.poll(cx) {
+                Poll::Ready(outcome) => *self = Slot::Done(outcome),
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
 }
 
 impl<S> Unpin for BranchesSettled<'_, S> {}
@@ -223,42 +316,76 @@ impl<'c, S: BranchSet<'c>> Future for BranchesSettled<'c, S> {
         if let GroupState::Built(_) = this.state
             && let GroupState::Built(parts) = std::mem::replace(&mut this.state, GroupState::Over)
         {
-            let Some((path, guard, new)) = enter_group(this.ctx, OpKind::Branches, parts.len()) else {
-                return Poll::Pending;
-            };
-            if new.is_some() {
-                this.ctx.run.append(&path, this.ctx.run.now(), new, Event::Entered);
-            }
-            let begin = |(index, part)| Slot::Running(RunningBranch::new(this.ctx, path.child(index), part));
-            let slots = (0u32..).zip(parts).map(begin).collect();
-            this.state = GroupState::Started(slots, path, guard);
+            let Some(group) = Group::enter(this.ctx, parts) else { return Poll::Pending };
+            this.state = GroupState::Started(group);
         }
-        let GroupState::Started(slots, path, guard) = &mut this.state else { return Poll::Pending };
-        let mut pending = false;
-        for slot in slots.iter_mut() {
-            if this.ctx.run.is_stopped() {
-                return Poll::Pending;
-            }
-            if let Slot::Running(branch) = slot {
-                match branch.poll(cx) {
-                    Poll::Ready(outcome) => *slot = Slot::Done(outcome),
-                    Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending {
+        let GroupState::Started(group) = &mut this.state else { return Poll::Pending };
+        group.poll(cx);
+        if this.ctx.run.is_stopped() || !group.have_ended() {
             return Poll::Pending;
         }
-        guard.over();
-        let finished = std::mem::take(slots).into_iter();
-        let outcomes: Vec<OpOutcome> =
-            finished.filter_map(|slot| if let Slot::Done(outcome) = slot { Some(outcome) } else { None }).collect();
-        let path = path.clone();
+        let (path, outcomes) = (group.path.clone(), group.outcomes());
         this.state = GroupState::Over;
         this.ctx.note_answers(&outcomes);
         let decoder = Decoder { run: &this.ctx.run, path: &path, outcomes: outcomes.into_iter().enumerate() };
         match S::decode(decoder) {
             Some(results) => Poll::Ready(results),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// The first of several branches to succeed; see [`BranchesAll::any`].
+#[must_use = "branches do nothing until they are awaited"]
+pub struct BranchesAny<'c, T> {
+    ctx: &'c mut Ctx,
+    state: GroupState<'c>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> Unpin for BranchesAny<'_, T> {}
+
+impl<T: DeserializeOwned + 'static> Future for BranchesAny<'_, T> {
+    type Output = ToolResult<(usize, T)>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let GroupState::Built(_) = this.state
+            && let GroupState::Built(parts) = std::mem::replace(&mut this.state, GroupState::Over)
+        {
+            if parts.is_empty() {
+                return Poll::Ready(Err(ToolError::failed("a race needs at least one branch")));
+            }
+            let Some(group) = Group::enter(this.ctx, parts) else { return Poll::Pending };
+            this.state = GroupState::Started(group);
+        }
+        let GroupState::Started(group) = &mut this.state else { return Poll::Pending };
+        let run = this.ctx.run.clone();
+        let mut winner = group.winner(&run);
+        if winner.is_none() {
+            for index in 0..group.slots.len() {
+                if group.slots[index].poll(cx) {
+                    winner = group.winner(&run);
+                }
+                if winner.is_some() {
+                    break;
+                }
+            }
+        }
+        if let Some(winner) = winner {
+            group.cancel_losers(&run, winner);
+            group.poll(cx);
+        }
+        if run.is_stopped() || !group.have_ended() {
+            return Poll::Pending;
+        }
+        let (path, outcomes) = (group.path.clone(), group.outcomes());
+        this.state = GroupState::Over;
+        this.ctx.note_answers(&outcomes);
+        let index = winner.unwrap_or(0);
+        let Some(outcome) = outcomes.get(index) else { return Poll::Pending };
+        match decode(&run, &path.child(index as u32), &outcome.result) {
+            Some(result) => Poll::Ready(result.map(|value| (index, value))),
             None => Poll::Pending,
         }
     }
@@ -275,67 +402,94 @@ struct RunningBranch<'c> {
     phase: BranchPhase<'c>,
     /// The ticks of the clock when it was entered here.
     entered: u64,
+    /// When a branch that was cancelled must have ended.
+    clean_up: Option<BoxFuture<'static, ()>>,
     registration: Registration,
 }
 
 enum BranchPhase<'c> {
-    Ask(BranchBody<'c>),
     Body(BoxFuture<'c, ToolResult<Output>>, Attempt),
     Over,
 }
 
 impl<'c> RunningBranch<'c> {
-    fn new(ctx: &Ctx, path: Path, part: BranchPart<'c>) -> Self {
-        let frame = Frame::new(ctx.run.clone(), path.clone(), ctx.frame.prepared.clone());
-        Self {
-            run: ctx.run.clone(),
+    /// Finds the recorded outcome, or enters the body.
+    fn begin(ctx: &Ctx, path: Path, part: BranchPart<'c>) -> Slot<'c> {
+        let run = ctx.run.clone();
+        let asked = Asked::operation(OpKind::Branch, part.name.clone(), None, Effect::Readonly);
+        let (past, decision) = run.with(|machine| machine.ask_past(&path, &asked));
+        let began = match decision {
+            Decision::Answer { result, at } => return Slot::Done(OpOutcome { result, at, times: Times::default() }),
+            Decision::Enter => past.map(|past| past.at),
+            // Everything else is held by the machine.
+            _ => None,
+        };
+        let entered = run.kernel.env.clock.ticks();
+        let began = began.unwrap_or_else(|| {
+            let now = run.at(entered);
+            run.append(&path, now, Some(asked), Event::Entered);
+            now
+        });
+        let frame = Frame::new(run.clone(), path.clone(), ctx.frame.prepared.clone());
+        let label = Attempt::new(run.origin(), path.clone(), part.name.clone(), 1, 1);
+        let mut branch = Self {
+            run,
             path,
             name: part.name,
             scope: ctx.scope.clone(),
             tool: ctx.tool.clone(),
             frame: Arc::new(frame),
-            phase: BranchPhase::Ask(part.body),
-            entered: 0,
+            phase: BranchPhase::Over,
+            entered,
+            clean_up: None,
             registration: Registration::default(),
-        }
+        };
+        let (ctx, body) = (branch.ctx(began), part.body);
+        // Entered inside the first poll, where a panic is caught.
+        branch.phase = BranchPhase::Body(Box::pin(async move { body(ctx).await }), label);
+        Slot::Running(Box::new(branch))
+    }
+
+    /// The branch was cancelled at this time, and has some time to clean up.
+    fn clean_up_by(&mut self, cancelled: Timestamp) {
+        let run = &self.run;
+        let since = run.with(|machine| machine.cancelled_below(&self.path).map_or(cancelled, |(at, _)| at));
+        self.clean_up.get_or_insert_with(|| {
+            let end = since + CLEAN_UP;
+            // A run that is suspended meanwhile is woken up then.
+            run.with(|machine| machine.deadline(&self.path, Some(end)));
+            run.kernel.env.clock.sleep(end.since(run.now()))
+        });
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<OpOutcome> {
-        loop {
-            match std::mem::replace(&mut self.phase, BranchPhase::Over) {
-                BranchPhase::Ask(body) => {
-                    if let Some(outcome) = self.enter(body) {
-                        return Poll::Ready(outcome);
-                    }
-                }
-                BranchPhase::Body(body, label) => return self.poll_body(cx, body, label),
-                BranchPhase::Over => return Poll::Pending,
-            }
+        if self.run.is_stopped() {
+            return Poll::Pending;
         }
+        let BranchPhase::Body(body, label) = std::mem::replace(&mut self.phase, BranchPhase::Over) else {
+            return Poll::Pending;
+        };
+        let polled = self.poll_body(cx, body, label);
+        let Some(timer) = self.clean_up.as_mut().filter(|_| polled.is_pending() && !self.run.is_stopped()) else {
+            return polled;
+        };
+        // A doubt that only a person can settle is not waited for.
+        let doubted = self.run.is_all_parked() && self.run.with(|machine| machine.has_doubt_below(&self.path));
+        if doubted || timer.poll_unpin(cx).is_ready() { Poll::Ready(self.cut_off()) } else { Poll::Pending }
     }
 
-    /// Returns the recorded outcome, or enters the body.
-    fn enter(&mut self, body: BranchBody<'c>) -> Option<OpOutcome> {
-        let asked = Asked::operation(OpKind::Branch, self.name.clone(), None, Effect::Readonly);
-        let (past, decision) = self.run.with(|machine| machine.ask_past(&self.path, &asked));
-        let began = match decision {
-            Decision::Answer { result, at } => return Some(OpOutcome { result, at, times: Times::default() }),
-            Decision::Enter => past.map(|past| past.at),
-            Decision::Perform { .. } => None,
-            // Held by the machine.
-            _ => return None,
-        };
-        self.entered = self.run.kernel.env.clock.ticks();
-        let began = began.unwrap_or_else(|| {
-            let now = self.run.at(self.entered);
-            self.run.append(&self.path, now, Some(asked), Event::Entered);
-            now
+    /// Ends a cancelled branch whose body has not returned. Its attempts that may have happened stay visible.
+    fn cut_off(&mut self) -> OpOutcome {
+        self.frame.end();
+        self.phase = BranchPhase::Over;
+        let (path, now) = (self.path.clone(), self.run.now());
+        let reason = self.run.with(|machine| {
+            machine.abandon_below(&path, now);
+            machine.cancelled_below(&path).map(|(_, reason)| reason.to_owned())
         });
-        let label = Attempt::new(self.run.origin(), self.path.clone(), self.name.clone(), 1, 1);
-        let ctx = self.ctx(began);
-        // Entered inside the first poll, where a panic is caught.
-        self.phase = BranchPhase::Body(Box::pin(async move { body(ctx).await }), label);
-        None
+        let outcome = self.finish(Err(ToolError::Cancelled { reason: reason.unwrap_or_default() }));
+        self.run.leave_queues_below(&path);
+        outcome
     }
 
     fn ctx(&self, began: Timestamp) -> Ctx {
@@ -397,6 +551,9 @@ impl<'c> RunningBranch<'c> {
 
     fn finish(&mut self, result: ToolResult<Output>) -> OpOutcome {
         self.frame.end();
+        if self.clean_up.is_some() {
+            self.run.with(|machine| machine.deadline(&self.path, None));
+        }
         let result = match result.as_ref().map(|output| output.check_depth(&self.name)) {
             Ok(Err(error)) => Err(error),
             _ => result,

@@ -77,7 +77,7 @@ impl Ctx {
                 return Err(ToolError::failed(why));
             }
             // The next generation would not know about the cancellation.
-            if let Some(error) = self.run.cancellation(true) {
+            if let Some(error) = self.run.cancellation(&self.path, true) {
                 return Err(error);
             }
             size::check_depth(&args, "the arguments of the next generation").map_err(ToolError::failed)?;
@@ -88,8 +88,8 @@ impl Ctx {
             self.frame.set_busy(true);
             self.run.flush().await;
             let cancelled = self.run.with(|machine| {
-                if machine.is_cancelled() {
-                    return Some(machine.cancellation());
+                if let Some(error) = machine.cancellation(&self.path) {
+                    return Some(error);
                 }
                 let generation = machine.generation() + 1;
                 let (children, cancelled_at_end) = machine.children();

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use branches::{Branch, BranchSet, BranchesAll, BranchesSettled, branch};
+pub use branches::{Branch, BranchSet, BranchesAll, BranchesAny, BranchesSettled, branch};
 pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;

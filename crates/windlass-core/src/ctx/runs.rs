@@ -273,7 +273,7 @@ impl Ctx {
             }
             Decision::Perform { .. } => {
                 let missing = toolbox.err().map(|missing| ToolError::unavailable(missing.to_string()));
-                let refused = missing.or_else(|| self.refuse_spawn(tool.as_deref(), &call, options));
+                let refused = missing.or_else(|| self.refuse_spawn(&path, tool.as_deref(), &call, options));
                 self.start_child(&path, own, child, refused, options)
             }
             _ => return None,
@@ -281,8 +281,14 @@ impl Ctx {
         decode(&self.run, &path, &result)
     }
 
-    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall, options: SpawnOptions) -> Option<ToolError> {
-        if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
+    fn refuse_spawn(
+        &self,
+        path: &Path,
+        tool: Option<&Tool>,
+        call: &ToolCall,
+        options: SpawnOptions,
+    ) -> Option<ToolError> {
+        if let Some(error) = self.run.cancellation(path, self.run.heeds_cancel(path)) {
             return Some(error);
         }
         if call.start.is_some() {

@@ -66,7 +66,7 @@ impl Machine {
 pub(crate) fn checkable(mut journal: Vec<Record>) -> Vec<Record> {
     let entered = journal.iter().any(|record| record.path.is_root() && matches!(record.event, Event::Entered));
     journal.retain(|record| match record.event {
-        Event::Recovered | Event::Cancelled { .. } => false,
+        Event::Recovered | Event::Cancelled { .. } | Event::CancelledBelow { .. } => false,
         Event::Finished(_) => !(entered && record.path.is_root()),
         _ => true,
     });

@@ -168,7 +168,8 @@ fn fold(journal: &[Record]) -> BTreeMap<Path, OpSummary> {
             | Event::Resumed
             | Event::Restored { .. }
             | Event::Revoked { .. }
-            | Event::Cancelled { .. } => continue,
+            | Event::Cancelled { .. }
+            | Event::CancelledBelow { .. } => continue,
             Event::Entered => op.entered = true,
             Event::Finished(_) => op.finished = true,
             _ => {}

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::cancelling::Cancels;
 use super::children::ChildRun;
 use super::origin::Origins;
 use super::parks::Replies;
+use super::rare::Rare;
 use super::record::{Asked, DoubtCause, Event, Finished, Grant, OpKind, Prepared, Record, Recorded};
 use super::restored::RestoredRun;
 use super::spent::{AttemptMark, SpentTime};
@@ -116,12 +118,7 @@ pub(crate) struct History {
     parked: Vec<Path>,
     /// Deaths since the last progress.
     idle_deaths: u32,
-    /// Why the run was cancelled.
-    pub(crate) cancel_reason: Option<String>,
-    /// No operation has received the cancellation yet.
-    pub(crate) cancel_pending: bool,
-    /// When the run was cancelled.
-    pub(crate) cancelled: Option<Timestamp>,
+    pub(super) cancels: Rare<Cancels>,
     /// What came of the reply keys handed out so far.
     pub(super) replies: Replies,
     /// Spawned runs that are cancelled with this one and are not known to have ended.
@@ -159,9 +156,11 @@ impl History {
             Event::Recovered => return self.died(),
             Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {
-                self.cancelled = Some(at);
-                self.cancel_reason = Some(reason);
-                self.cancel_pending = true;
+                self.cancels.make().add(Path::root(), reason, at);
+                return;
+            }
+            Event::CancelledBelow { reason } => {
+                self.cancels.make().add(path, reason, at);
                 return;
             }
             Event::Revoked { reason } => {
@@ -244,20 +243,20 @@ impl History {
             }
             OpKind::Spawn | OpKind::Join => {
                 let (kind, name) = (asked.kind, asked.name.clone());
-                self.note_child(kind, &name, finished.answer());
+                self.note_child(path, kind, &name, finished.answer());
             }
             _ => {}
         }
     }
 
     fn note_answer(&mut self, made_at: Path, finished: &Finished) {
-        if finished.is_answer(self.cancel_reason.as_deref()) {
+        if finished.is_answer(self.cancels.get().into_iter().flat_map(Cancels::reasons)) {
             self.replies.answers.insert(made_at, Box::new(finished.answer()));
         }
     }
 
     /// Tracks the runs that this one spawned.
-    fn note_child(&mut self, kind: OpKind, name: &str, result: Recorded) {
+    fn note_child(&mut self, path: &Path, kind: OpKind, name: &str, result: Recorded) {
         match (kind, result) {
             (OpKind::Spawn, Ok(output)) => {
                 // A fork has the handles of its original's children, but they are not its own children.
@@ -270,7 +269,7 @@ impl History {
                 // A join that timed out or was cancelled has not received the child's result.
                 let gave_up = match result.as_ref().map_err(|error| &**error) {
                     Err(ToolError::TimedOut { message }) => message.starts_with(&format!("join of run {name}: ")),
-                    Err(error) => self.is_own_cancellation(error),
+                    Err(error) => self.cancels.get().is_some_and(|cancels| cancels.is_received(path, error)),
                     Ok(_) => false,
                 };
                 if let (false, Ok(child)) = (gave_up, name.parse()) {
@@ -280,12 +279,6 @@ impl History {
             }
             _ => {}
         }
-    }
-
-    /// Whether this error means that the operation received the run's own cancellation. Other runs can be cancelled
-    /// too, and waits that lost a race also end as cancelled.
-    fn is_own_cancellation(&self, error: &ToolError) -> bool {
-        matches!((error, &self.cancel_reason), (ToolError::Cancelled { reason }, Some(own)) if reason == own)
     }
 
     fn note_progress(&mut self, path: &Path, state: &OpState) {
@@ -302,10 +295,8 @@ impl History {
             self.parked.push(path.clone());
         }
         // Only this run's cancellation counts, not a revoked wait or an answer that says "cancelled".
-        if let OpState::Finished { result: Err(error) } = state
-            && self.is_own_cancellation(error)
-        {
-            self.cancel_pending = false;
+        if let (OpState::Finished { result: Err(error) }, Some(cancels)) = (state, self.cancels.get_mut()) {
+            cancels.note_end(path, error);
         }
     }
 
@@ -465,7 +456,7 @@ mod tests {
                 record("/", false, cancelled),
                 record("0/1", true, Event::Finished(finished)),
             ];
-            History::fold(records).cancel_pending
+            History::fold(records).cancels.get().unwrap().is_unreceived()
         };
         assert!(is_pending("revoked: another branch of `first` came first"), "a revoked wait");
         assert!(!is_pending("enough"));
@@ -491,8 +482,11 @@ mod tests {
             Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &outcome) }
         };
         let cancelled = || record("/", false, Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() });
-        let pending = |reason| History::fold(vec![record("/", true, Event::Entered), cancelled(), ended(reason)]);
-        assert!(pending("revoked: another branch of `first` came first").cancel_pending);
-        assert!(!pending("enough").cancel_pending);
+        let pending = |reason| {
+            let history = History::fold(vec![record("/", true, Event::Entered), cancelled(), ended(reason)]);
+            history.cancels.get().unwrap().is_unreceived()
+        };
+        assert!(pending("revoked: another branch of `first` came first"));
+        assert!(!pending("enough"));
     }
 }

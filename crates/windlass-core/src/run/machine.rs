@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::budget::Budget;
-use super::cancelling::Cancel;
+use super::cancelling::Cancels;
 use super::check::Checking;
 use super::children::{self, ChildFate, ChildRun};
 use super::history::{History, OpState, RecordedOp};
@@ -94,7 +94,9 @@ pub(crate) struct Machine {
     /// The run that spawned this one.
     parent: Option<Box<(RunId, Path)>>,
     generation: u32,
-    pub(super) cancel: Option<Cancel>,
+    pub(super) cancels: Rare<Cancels>,
+    /// The groups of operations that run side by side now.
+    pub(super) groups: Vec<Path>,
     open_intents: Vec<Intent>,
     /// Bodies that were dropped before they ended. No operation below them takes a settlement any more.
     abandoned: Vec<Path>,
@@ -128,7 +130,8 @@ impl Machine {
             children: Vec::new(),
             parent,
             generation: 0,
-            cancel: None,
+            cancels: Rare::default(),
+            groups: Vec::new(),
             open_intents: Vec::new(),
             abandoned: Vec::new(),
             budget: Budget::new(false, true, false),
@@ -159,8 +162,7 @@ impl Machine {
         }
         let refs = Refs::of_past(&records);
         let mut history = History::fold(records);
-        let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
-        let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
+        let cancels = std::mem::take(&mut history.cancels);
         let open = history.open();
         let parks = Parks::of_past(std::mem::take(&mut history.replies), open.parks);
         if !open.doubts.is_empty() {
@@ -180,7 +182,8 @@ impl Machine {
             children,
             parent: claimed.parent,
             generation: claimed.generation,
-            cancel,
+            cancels,
+            groups: Vec::new(),
             open_intents: Vec::new(),
             abandoned: open.ended,
             budget: Budget::new(announced, claimed.owners_dead, claimed.orderly),
@@ -220,6 +223,7 @@ impl Machine {
         if let Some(restored) = &mut self.restored {
             restored.asked(path, asked);
         }
+        self.note_group(path, asked.kind);
         let op = self.history.get_mut().and_then(|history| history.take(path));
         let owners = EarlierOwners {
             restored: self.restored.is_some(),
@@ -276,6 +280,9 @@ impl Machine {
     fn note(&mut self, record: &Record) {
         if let Some(restored) = &mut self.restored {
             restored.note(&record.path, &record.event);
+        }
+        if let Some(asked) = &record.asked {
+            self.note_group(&record.path, asked.kind);
         }
         self.past_calls.note(record);
         self.labels.note(record);

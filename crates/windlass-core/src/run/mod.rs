@@ -68,6 +68,8 @@ pub(crate) struct Run {
     /// Whether the body was cut off. What is left of it stops, while the run's end is still written.
     is_cut_off: AtomicBool,
     cancelled: AtomicBool,
+    /// How many cancellations there are, of the run and of parts of it.
+    cancels: AtomicUsize,
     /// Operations and bodies that are pending for another reason than a park.
     awake: AtomicUsize,
     /// Branches that another thread is polling right now. Whether they only wait is known when the poll ends.
@@ -124,6 +126,7 @@ impl Run {
             session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.exclusivity(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
+        let cancels = AtomicUsize::new(machine.cancel_count());
         let has_past = machine.has_past();
         let generation = machine.generation();
         let origins = machine.take_origins();
@@ -137,6 +140,7 @@ impl Run {
             stopped,
             is_cut_off: AtomicBool::new(false),
             cancelled,
+            cancels,
             awake: AtomicUsize::new(0),
             polled: AtomicUsize::new(0),
             driver: Mutex::default(),
@@ -164,7 +168,11 @@ impl Run {
 
     fn publish(&self, machine: MutexGuard<'_, Machine>) {
         let stops = machine.stop().is_some() && !self.stopped.swap(true, Ordering::AcqRel);
-        let cancels = machine.is_cancelled() && !self.cancelled.swap(true, Ordering::AcqRel);
+        let count = machine.cancel_count();
+        let cancels = count > 0 && self.cancels.swap(count, Ordering::AcqRel) != count;
+        if cancels && machine.is_cancelled() {
+            self.cancelled.store(true, Ordering::Release);
+        }
         drop(machine);
         if stops || cancels {
             self.wake();
@@ -187,19 +195,36 @@ impl Run {
         self.wake();
     }
 
+    /// Whether the run was cancelled, not only a part of it.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Whether an operation that is asked for now ends on a cancellation. It does not if it is part of cleaning up
-    /// after one.
-    pub(crate) fn heeds_cancel(&self) -> bool {
-        !self.is_cancelled() || !self.with(|machine| machine.is_cleaning_up())
+    /// Whether there is a cancellation, of the run or of a part of it.
+    fn has_cancels(&self) -> bool {
+        self.cancels.load(Ordering::Acquire) > 0
     }
 
-    /// The cancellation error of an operation that must end on it.
-    pub(crate) fn cancellation(&self, heeds: bool) -> Option<ToolError> {
-        (heeds && self.is_cancelled()).then(|| self.with(Machine::cancellation))
+    /// Whether an operation that is asked for now ends on a cancellation. It does not if it is part of cleaning up
+    /// after one.
+    pub(crate) fn heeds_cancel(&self, path: &Path) -> bool {
+        !self.has_cancels() || self.with(|machine| machine.heeds_cancel(path))
+    }
+
+    /// Whether the operation at `path` was cancelled.
+    pub(crate) fn is_cancelled_at(&self, path: &Path) -> bool {
+        self.has_cancels() && self.with(|machine| machine.is_cancelled_at(path))
+    }
+
+    /// The error of an attempt at `path` that ended because it was told to stop.
+    pub(crate) fn told_to_stop(&self, path: &Path) -> ToolError {
+        let unknown = || ToolError::Cancelled { reason: "cancelled".to_owned() };
+        self.with(|machine| machine.cancellation(path)).unwrap_or_else(unknown)
+    }
+
+    /// The cancellation error of the operation at `path`, if it must end on it.
+    pub(crate) fn cancellation(&self, path: &Path, heeds: bool) -> Option<ToolError> {
+        if heeds && self.has_cancels() { self.with(|machine| machine.cancellation(path)) } else { None }
     }
 
     /// Reads what an earlier owner's journal has at `path`, if no body asked for it yet.

@@ -312,6 +312,11 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// Everything below its path was cancelled, and the rest of the run continues.
+    CancelledBelow {
+        /// Why.
+        reason: String,
+    },
     /// The run was cancelled. Recorded at the root.
     Cancelled {
         /// Who.
@@ -410,12 +415,14 @@ impl Finished {
         (settled.by == Settler::Revocation).then_some(settled.reason.as_str())
     }
 
-    /// Whether an answer from outside ended the wait, and not a time limit, a revocation, or the cancellation of the run
-    /// for this reason.
-    pub(crate) fn is_answer(&self, cancelled: Option<&str>) -> bool {
+    /// Whether an answer from outside ended the wait, and not a time limit, a revocation, or a cancellation of the run for
+    /// one of these reasons.
+    pub(crate) fn is_answer<'r>(&self, cancelled: impl IntoIterator<Item = &'r str>) -> bool {
         match self.result.as_ref().map_err(|error| &**error) {
             Err(ToolError::TimedOut { message }) => message == OUTSIDE_TIMED_OUT,
-            Err(ToolError::Cancelled { reason }) => self.revocation().is_none() && Some(reason.as_str()) != cancelled,
+            Err(ToolError::Cancelled { reason }) => {
+                self.revocation().is_none() && !cancelled.into_iter().any(|own| own == reason)
+            }
             _ => true,
         }
     }

@@ -129,14 +129,15 @@ fn wait_of<'j>(journal: &'j [Record], path: &'j Path) -> Result<&'j Path, ReplyR
         record.asked.as_ref().is_some_and(|asked| asked.kind == OpKind::Answer && *asked.name == *name)
     };
     let again = journal.iter().filter(|record| asks_again(record)).map(|record| &record.path);
-    let cancelled = journal.iter().find_map(|record| match &record.event {
-        Event::Cancelled { reason, .. } => Some(reason.as_str()),
+    let reason = |record: &'j Record| match &record.event {
+        Event::Cancelled { reason, .. } | Event::CancelledBelow { reason } => Some(reason.as_str()),
         _ => None,
-    });
+    };
+    let cancelled: Vec<&str> = journal.iter().filter_map(reason).collect();
     let (mut waiting, mut closed) = (None, None);
     for wait in std::iter::once(path).chain(again) {
         match finished(journal, wait) {
-            Some(finished) if finished.is_answer(cancelled) => {
+            Some(finished) if finished.is_answer(cancelled.iter().copied()) => {
                 return Err(ReplyResult::Already(finished.result.clone()));
             }
             Some(finished) => closed = Some(finished),
