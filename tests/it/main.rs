@@ -68,6 +68,7 @@ mod runs;
 mod secret_outputs;
 mod secrets;
 mod session_data;
+mod session_files;
 mod sessions;
 mod sessions_crash;
 mod shaky;
