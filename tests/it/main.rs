@@ -69,6 +69,8 @@ mod runs;
 mod secret_outputs;
 mod secrets;
 mod session_data;
+mod session_files;
+mod session_files_crash;
 mod sessions;
 mod sessions_crash;
 mod shaky;

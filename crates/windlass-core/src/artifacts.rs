@@ -114,6 +114,9 @@ impl ArtifactClient {
     }
 }
 
+/// The media type of the contents of session files.
+const FILE_TYPE: &str = "application/octet-stream";
+
 /// An artifact that is being stored. Holds one piece ([`limits::ARTIFACT_PIECE`]) in memory, whatever its size.
 ///
 /// Dropping it abandons the upload, and the bytes written so far are collected. The artifact becomes visible with
@@ -132,6 +135,17 @@ pub struct ArtifactWriter {
 impl ArtifactWriter {
     fn new(client: Option<ArtifactClient>, media_type: impl Into<String>) -> Self {
         Self { client, media_type: media_type.into(), name: None, size: 0, buffer: Vec::new(), upload: None }
+    }
+
+    /// The content of a file that is written to a session from outside.
+    pub(crate) fn for_file(kernel: &Kernel, session: Arc<str>, limit: u64) -> Self {
+        Self::new(Some(ArtifactClient { limit, ..ArtifactClient::of(kernel, Access::Session(session)) }), FILE_TYPE)
+    }
+
+    /// The content of a file that an attempt writes to its session. `None` for the client if the attempt has ended.
+    pub(crate) fn for_file_of(attempt: &Attempt, session: Arc<str>, limit: u64) -> Self {
+        let client = ArtifactClient::of_attempt(attempt);
+        Self::new(client.map(|client| ArtifactClient { limit, by: Access::Session(session), ..client }), FILE_TYPE)
     }
 
     /// Names it.

@@ -7,6 +7,7 @@ use crate::call::Middleware;
 use crate::id::Mint;
 use crate::policy::{EffectivePolicy, Policy};
 use crate::spawn::Spawn;
+use crate::store::FileLimits;
 use crate::time::Clock;
 use crate::tool::{Tool, Toolbox};
 
@@ -40,6 +41,8 @@ pub(crate) struct RuntimeLimits {
     pub(crate) tidy_every: Option<Duration>,
     /// Largest artifact that is stored.
     pub(crate) artifact_bytes: u64,
+    /// The limits for the files of a session.
+    pub(crate) files: FileLimits,
 }
 
 impl Env {

@@ -57,8 +57,10 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, Observer, Posted, Question, RecordedBatch, ReplyResult, Runtime,
-    Session, Start, Submitted, UnfinishedRuns, Work, decode,
+    About, AskedCall, Awaited, Config, Counted, FileWriter, Observer, Posted, Question, RecordedBatch, ReplyResult,
+    Runtime, Session, SessionFiles, Start, Submitted, UnfinishedRuns, Work, decode,
 };
+pub use session::files::{ContentReader, FileError, FileReader, FileView};
+pub use session::grep::{Grep, GrepMatch, GrepResult};
 pub use value::{Difference, Digest, read_json};
 pub use watchdog::Stuck;

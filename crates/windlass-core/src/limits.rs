@@ -266,3 +266,46 @@ pub const SECRET_BYTES: usize = 16 << 10;
 
 /// Longest reason, cause or dedupe key that is kept with a session, in characters.
 pub const SESSION_NOTE: usize = 255;
+
+/// Longest name of a session file, in bytes: the limit of the file systems that command tools use.
+pub const SESSION_FILE_NAME: usize = 255;
+
+/// Longest path of a session file, in bytes. Below the 4,096 bytes that Linux allows, also inside a private directory.
+pub const SESSION_PATH_BYTES: usize = 1_024;
+
+/// Deepest path of a session file, in names. Deeper trees are found in no project that people wrote.
+pub const SESSION_PATH_DEPTH: usize = 64;
+
+/// Largest session file, in bytes, unless the runtime sets another limit.
+pub const SESSION_FILE_BYTES: u64 = 100 << 20;
+
+/// Bytes of all files of a session, unless the runtime sets another limit.
+pub const SESSION_FILES_BYTES: u64 = 500 << 20;
+
+/// Files and directories of a session, unless the runtime sets another limit. They are counted whenever one is added,
+/// which takes about a millisecond.
+pub const SESSION_FILES: u64 = 10_000;
+
+/// Bytes at the start of a file in which a NUL byte means that it is not text.
+pub const TEXT_PROBE: usize = 8 << 10;
+
+/// Most files that are listed at once, which bounds the memory of a reader.
+pub const FILE_PAGE: usize = 1_000;
+
+/// Matches that a search in files returns unless the caller sets another number, and the most that it returns.
+pub const GREP_MATCHES: usize = 200;
+/// See [`GREP_MATCHES`].
+pub const GREP_MATCHES_MAX: usize = 1_000;
+
+/// Bytes of files that one search looks at. A search is not interrupted for long: a piece takes about a millisecond.
+pub const GREP_BYTES: u64 = 64 << 20;
+
+/// Bytes of a line that are searched, and characters of it that a match shows.
+pub const GREP_LINE_BYTES: usize = 64 << 10;
+/// See [`GREP_LINE_BYTES`].
+pub const GREP_LINE_SHOWN: usize = 500;
+
+/// Largest compiled pattern of a search in files, and longest pattern in bytes.
+pub const GREP_PATTERN_SIZE: usize = 1 << 20;
+/// See [`GREP_PATTERN_SIZE`].
+pub const GREP_PATTERN_BYTES: usize = 1_024;

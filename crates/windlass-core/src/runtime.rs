@@ -7,6 +7,7 @@ mod inspect;
 mod messages;
 mod recovery;
 mod retention;
+mod session_files;
 mod sessions;
 mod submit;
 
@@ -38,7 +39,7 @@ use crate::run::record::{OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
-use crate::store::{Counts, Creation, Filter, Store, StoreError, Turn};
+use crate::store::{Counts, Creation, FileLimits, Filter, Store, StoreError, Turn};
 use crate::time::{Clock, Timestamp, words};
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
@@ -49,6 +50,8 @@ use crate::worker::Lease;
 pub use counted::{About, AskedCall, Counted, Question};
 pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
+pub(crate) use session_files::file_error;
+pub use session_files::{FileWriter, SessionFiles};
 pub(crate) use sessions::unexpected as unexpected_answer;
 pub use sessions::{Posted, Session, UnfinishedRuns};
 pub use submit::{Submitted, Work};
@@ -135,6 +138,8 @@ pub struct Config {
     pub lease: Option<Duration>,
     /// The largest artifact that may be stored, in bytes.
     pub artifact_bytes: u64,
+    /// The limits for the files of a session.
+    pub files: FileLimits,
     /// How often what need not be kept is removed from the store, starting with [`Runtime::recover`]. `None` leaves
     /// that to calls of [`Runtime::tidy`].
     pub tidy_every: Option<Duration>,
@@ -163,6 +168,7 @@ impl Config {
             middleware: Vec::new(),
             attended: false,
             artifact_bytes: limits::ARTIFACT_BYTES,
+            files: FileLimits::default(),
             tidy_every: None,
             seed: None,
             drives: Drives::All,
@@ -193,6 +199,7 @@ impl Runtime {
                 suspend_after: config.suspend_after,
                 tidy_every: config.tidy_every,
                 artifact_bytes: config.artifact_bytes,
+                files: config.files,
             },
         };
         let is_shared = lease.length.is_some() && config.store.admission().is_some();

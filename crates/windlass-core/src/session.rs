@@ -1,6 +1,8 @@
 //! Sessions in this process: what the runs of a session share while they are driven here.
 
 pub(crate) mod check;
+pub(crate) mod files;
+pub(crate) mod grep;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

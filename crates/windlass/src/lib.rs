@@ -92,11 +92,16 @@ pub mod session {
     #![doc = include_str!("docs/session.md")]
 
     pub use windlass_core::call::SessionView;
-    pub use windlass_core::ctx::CtxSession;
+    pub use windlass_core::ctx::{CtxFiles, CtxSession};
     pub use windlass_core::store::{
-        Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+        ArtifactId, Author, BadSessionPath, Closing, DataEntry, FileEncoding, FileExpectation, FileInfo, FileLimits,
+        FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath,
+        SessionRefusal,
     };
-    pub use windlass_core::{Posted, Session, UnfinishedRuns};
+    pub use windlass_core::{
+        ContentReader, FileError, FileReader, FileView, FileWriter, Grep, GrepMatch, GrepResult, Posted, Session,
+        SessionFiles, UnfinishedRuns,
+    };
 }
 
 pub mod policy {

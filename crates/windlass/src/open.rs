@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::policy::Policy;
-use windlass_core::store::Retention;
+use windlass_core::store::{FileLimits, Retention};
 use windlass_core::tool::Tool;
 use windlass_core::{Config, Drives, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
@@ -48,6 +48,7 @@ pub struct Builder {
     suspend_after: Duration,
     lease: Option<Duration>,
     artifact_bytes: u64,
+    session_files: FileLimits,
     drives: Drives,
     before_runs: Option<Before>,
 }
@@ -97,6 +98,7 @@ impl Builder {
             suspend_after: limits::SUSPEND_AFTER,
             lease: None,
             artifact_bytes: limits::ARTIFACT_BYTES,
+            session_files: FileLimits::default(),
             drives: Drives::All,
             before_runs: None,
         }
@@ -204,6 +206,12 @@ impl Builder {
         self
     }
 
+    /// Sets the limits for the files of each session. A session that has more than a lowered limit keeps its files.
+    pub fn session_files(mut self, limits: FileLimits) -> Self {
+        self.session_files = limits;
+        self
+    }
+
     /// Opens the store for reading and for sending messages to runs, without driving any: what is started, decided or
     /// answered here takes effect when another process drives the store. Calls and
     /// [`RunHandle::resume`](crate::RunHandle::resume) are refused.
@@ -283,6 +291,7 @@ impl Builder {
         config.suspend_after = self.suspend_after;
         config.lease = self.lease;
         config.artifact_bytes = self.artifact_bytes;
+        config.files = self.session_files;
         config.drives = self.drives;
         config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);

@@ -288,6 +288,7 @@ impl Config {
             .policy(self.policy.clone())
             .in_flight(self.limits.in_flight)
             .artifact_bytes(self.limits.artifact)
+            .session_files(self.limits.files)
             .locale(&self.people.locale)
             .toolbox(toolbox);
         let builder = if self.store.shared { builder.shared() } else { builder };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use windlass::limits;
 use windlass::policy::{Policy, Unattended};
+use windlass::session::FileLimits;
 use windlass::store::{Durability, Retention};
 use windlass::tool::spec::{Approval, OnDoubt, Retry};
 
@@ -60,6 +61,8 @@ pub struct Limits {
     pub in_flight: usize,
     /// The largest artifact, in bytes.
     pub artifact: u64,
+    /// The limits for the files of a session.
+    pub files: FileLimits,
     /// How long a shutdown waits for attempts in flight.
     pub drain: Duration,
 }
@@ -115,6 +118,11 @@ pub(super) fn limits(root: &View<'_>) -> Limits {
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
+        files: FileLimits {
+            file_bytes: view.size("file").unwrap_or(limits::SESSION_FILE_BYTES),
+            session_bytes: view.size("session_files").unwrap_or(limits::SESSION_FILES_BYTES),
+            count: view.count("session_file_count").unwrap_or(limits::SESSION_FILES),
+        },
         drain: view.duration("drain").unwrap_or(limits::DRAIN),
     }
 }

@@ -226,6 +226,9 @@ pub(crate) static LIMITS: Section = Section {
     keys: &[
         key("in_flight", COUNT, "The most attempts of all tools at once. Default: 256."),
         key("artifact", Kind::String(&SIZE), "The largest artifact that is stored. Default: 1 GiB."),
+        key("file", Kind::String(&SIZE), "The largest file of a session. Default: 100 MiB."),
+        key("session_files", Kind::String(&SIZE), "The size of all files of a session. Default: 500 MiB."),
+        key("session_file_count", COUNT, "The most files and directories of a session. Default: 10000."),
         key("drain", Kind::String(&DURATION), "How long a shutdown waits for attempts in flight. Default: 10 s."),
     ],
     shared: &[],

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::limits;
+use crate::session::files::FileView;
 use crate::store::{DataKind, SessionInfo, SessionMessage, Store, StoreError};
 use crate::tool::{ToolError, ToolResult};
 
@@ -55,6 +56,11 @@ impl SessionView {
     pub async fn secret(&self, name: &str) -> ToolResult<Option<String>> {
         let value = self.value(DataKind::Secret, name).await?;
         Ok(value.and_then(|value| value.as_str().map(str::to_owned)))
+    }
+
+    /// Its files. Reads see what the files are at that moment.
+    pub fn files(&self) -> FileView {
+        FileView::new(self.store.clone(), self.name.clone())
     }
 
     async fn value(&self, kind: DataKind, name: &str) -> ToolResult<Option<Value>> {

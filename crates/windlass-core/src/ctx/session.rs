@@ -30,7 +30,7 @@ use crate::value::Digest;
 /// made once and has the same answer, also if that was a refusal. Refused writes are errors with a
 /// [code](ToolError::code): `session_closed`, or `session_full`.
 pub struct CtxSession<'c> {
-    ctx: &'c mut Ctx,
+    pub(super) ctx: &'c mut Ctx,
 }
 
 /// What a read of messages is recorded as: the range and a digest, not the text.
@@ -197,7 +197,7 @@ impl<'c> CtxSession<'c> {
         Box::pin(step.readonly().input(&input).of_kind(OpKind::Session).into_future())
     }
 
-    fn next_path(&self) -> crate::path::Path {
+    pub(super) fn next_path(&self) -> crate::path::Path {
         self.ctx.path.child(self.ctx.frame.next.load(Ordering::Acquire))
     }
 
@@ -248,7 +248,7 @@ impl<'c> CtxSession<'c> {
     }
 }
 
-fn session_of(run: &Run) -> ToolResult<Arc<str>> {
+pub(super) fn session_of(run: &Run) -> ToolResult<Arc<str>> {
     let none = || ToolError::failed("this run belongs to no session; start it in one");
     run.session.clone().ok_or_else(none)
 }
@@ -269,7 +269,7 @@ async fn fetch(run: &Arc<Run>, session: Arc<str>, wanted: Wanted) -> Result<(u64
 }
 
 /// Writes to the session. The inner result is for the body.
-async fn write(
+pub(super) async fn write(
     run: &Arc<Run>,
     session: Arc<str>,
     change: SessionChange,
@@ -290,11 +290,11 @@ async fn write(
 }
 
 /// A body never sees a store failure: the journal is reloaded, and replay decides.
-async fn stopped<T>(run: &Run, error: StoreError) -> T {
+pub(super) async fn stopped<T>(run: &Run, error: StoreError) -> T {
     run.failed(error);
     std::future::pending().await
 }
 
-fn unexpected(answer: &SessionAnswer) -> ToolError {
+pub(super) fn unexpected(answer: &SessionAnswer) -> ToolError {
     ToolError::internal(crate::runtime::unexpected_answer(answer))
 }

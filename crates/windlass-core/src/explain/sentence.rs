@@ -190,6 +190,7 @@ mod tests {
     use crate::id::RunId;
     use crate::run::record::DoubtCause;
     use crate::run::state::{Divergence, Hold};
+    use crate::store::SessionPath;
 
     fn all_holds() -> Vec<Hold> {
         let path = Path::root().child(2);
@@ -201,6 +202,7 @@ mod tests {
             Hold::LayerMissing { path: path.clone(), layer: "guest".into() },
             Hold::Undecodable { path: path.clone(), problem: "a number".into() },
             Hold::MessagesGone { path: path.clone(), session: "ada".into() },
+            Hold::FileGone { path: path.clone(), session: "ada".into(), file: SessionPath::root() },
             Hold::Abandoned { path, operation: "step \"pay\"".into() },
             Hold::TooLong { operations: 7 },
             Hold::TooBig { bytes: 7 },

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{DoubtCause, Event, Settler};
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
+use crate::store::SessionPath;
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use crate::value::Difference;
@@ -92,6 +93,15 @@ pub enum Hold {
         path: Path,
         /// The session.
         session: Arc<str>,
+    },
+    /// The content of a file that a body read is not in the store any more.
+    FileGone {
+        /// The path of the operation that read it.
+        path: Path,
+        /// The session.
+        session: Arc<str>,
+        /// The path of the file.
+        file: SessionPath,
     },
     /// The body dropped an operation it had started.
     Abandoned {
@@ -182,6 +192,12 @@ impl fmt::Display for Hold {
                 "missing messages at {path}: the body read messages of session {session:?} that are not there, because \
                  the session was purged or the run comes from another store; restore a store that has them, then \
                  resume the run, or finish the run by hand"
+            ),
+            Self::FileGone { path, session, file } => write!(
+                f,
+                "missing file content at {path}: the body read the file {file:?} of session {session:?}, and what it \
+                 read is not there, because the run comes from another store; restore a store that has it, then resume \
+                 the run, or finish the run by hand"
             ),
             Self::Abandoned { path, operation } => write!(
                 f,

@@ -23,8 +23,8 @@ use crate::store::{
 /// durable when the method returns. Dropping the future of a write may leave it written.
 #[derive(Clone)]
 pub struct Session {
-    runtime: Runtime,
-    name: Arc<str>,
+    pub(super) runtime: Runtime,
+    pub(super) name: Arc<str>,
 }
 
 /// What becomes of the unfinished runs of a session that is closed.
@@ -193,7 +193,7 @@ impl Session {
         Ok(self.runtime.kernel.end_session_runs(&self.name, reason, runs).await?)
     }
 
-    /// Removes the title, messages, data and secrets of a closed session whose runs have all ended. Its name is free as
+    /// Removes the title, messages, data, secrets and files of a closed session whose runs have all ended. Its name is free as
     /// soon as its runs are removed too. Dropping the future may leave it half removed; purging again removes the rest.
     ///
     /// # Errors

@@ -74,6 +74,8 @@ pub(crate) fn change(change: &SessionChange) -> Result<(), Unfit> {
         SessionChange::Set { name, value: given, .. } => entry(name).and_then(|()| value(given)),
         SessionChange::Delete { name, .. } => entry(name),
         SessionChange::Close { reason } => line("the reason", reason, limits::SESSION_NOTE),
+        // A path is valid by its type, and the store decides about the rest.
+        SessionChange::File(_) => Ok(()),
     }
 }
 

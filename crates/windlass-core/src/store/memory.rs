@@ -3,6 +3,7 @@
 mod artifacts;
 mod check;
 mod entry;
+mod files;
 mod hooks;
 mod lists;
 mod session_rows;

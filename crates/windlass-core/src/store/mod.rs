@@ -8,6 +8,7 @@ mod answer;
 mod artifacts;
 mod clock;
 mod damage;
+mod files;
 mod keys;
 mod lists;
 mod memory;
@@ -24,6 +25,10 @@ pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
 pub use clock::StoreClock;
+pub use files::{
+    BadSessionPath, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal,
+    FileTree, FileUsage, Files, SessionPath, decide_file_change,
+};
 pub use keys::KeyPlace;
 pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::StoreError;
+use super::{FileChange, FileInfo, FileRefusal, Files, StoreError};
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
@@ -261,6 +261,8 @@ pub enum SessionChange {
         /// Why.
         reason: Arc<str>,
     },
+    /// Changes its files.
+    File(FileChange),
 }
 
 /// Shows neither values nor secrets, so that they never get into a log.
@@ -273,6 +275,7 @@ impl fmt::Debug for SessionChange {
             Self::Set { kind, name, .. } => write!(f, "Set({kind:?} {name:?})"),
             Self::Delete { kind, name } => write!(f, "Delete({kind:?} {name:?})"),
             Self::Close { .. } => f.write_str("Close"),
+            Self::File(change) => write!(f, "File({:?})", change.path()),
         }
     }
 }
@@ -306,6 +309,18 @@ pub enum SessionAnswer {
         /// Whether it did.
         existed: bool,
     },
+    /// The file is written.
+    FileWritten {
+        /// The file as it is now.
+        file: FileInfo,
+        /// Whether there was none before.
+        created: bool,
+    },
+    /// The directory exists.
+    DirectoryCreated {
+        /// Whether it did not before.
+        created: bool,
+    },
 }
 
 /// Why a write was refused. Writing again does not help.
@@ -323,6 +338,8 @@ pub enum SessionRefusal {
     Messages,
     /// It has as many values, or secrets, as it may have.
     Entries,
+    /// A file cannot be changed like this.
+    File(FileRefusal),
 }
 
 impl SessionRefusal {
@@ -341,6 +358,7 @@ impl SessionRefusal {
                  values as one",
                 limits::SESSION_ENTRIES
             ),
+            Self::File(refusal) => refusal.sentence(session),
         }
     }
 
@@ -350,6 +368,7 @@ impl SessionRefusal {
             Self::Missing => crate::Error::NotFound(self.sentence(session)),
             Self::Closed => StoreError::SessionClosed { session: session.into() }.into(),
             Self::OtherOwner | Self::Messages | Self::Entries => crate::Error::Conflict(self.sentence(session)),
+            Self::File(refusal) => refusal.into_error(session),
         }
     }
 
@@ -360,11 +379,13 @@ impl SessionRefusal {
             Self::Closed => "session_closed",
             Self::OtherOwner => "other_owner",
             Self::Messages | Self::Entries => "session_full",
+            Self::File(refusal) => refusal.code(),
         }
     }
 }
 
-/// Decides about a write, the same way in every store. `session` is the session if it exists, and `entries` the number
+/// Decides about a write, the same way in every store. What is particular to files is decided by
+/// [`decide_file_change`](super::decide_file_change). `session` is the session if it exists, and `entries` the number
 /// of entries besides the one that the write sets. A message whose dedupe key is taken is answered before this.
 pub fn refuse_session_write(
     change: &SessionChange,
@@ -397,7 +418,7 @@ pub fn refuse_session_write(
 /// - a closed session takes no runs from outside ([`StoreError::SessionClosed`]), whatever is written at the same time;
 ///   runs that its unfinished runs start are not refused;
 /// - a session with unfinished runs is never purged, neither by request nor by [`Retention`](super::Retention).
-pub trait Sessions: Send + Sync {
+pub trait Sessions: Files {
     /// Decides about a write and applies it. The outer error is the store's own, the inner one the verdict.
     fn write_session(&self, write: SessionWrite) -> BoxFuture<'_, Result<SessionVerdict, StoreError>>;
 

@@ -13,9 +13,9 @@ use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
-    Entry, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor, SessionFilter, SessionInfo,
-    SessionMessage, SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError,
-    Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
+    Entry, FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor,
+    SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionVerdict, SessionWrite, Sessions, SharedAdmission,
+    Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -320,5 +320,19 @@ impl<A: Around> Sessions for A {
 
     fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {
         self.ask(Request::PurgeSession, move |store| store.sessions().purge_session(name))
+    }
+}
+
+impl<A: Around> Files for A {
+    fn file(&self, session: Arc<str>, path: SessionPath) -> Asked<'_, Option<FileInfo>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().file(session, path))
+    }
+
+    fn list_files(&self, session: Arc<str>, query: FileQuery) -> Asked<'_, Vec<FileInfo>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().list_files(session, query))
+    }
+
+    fn file_usage(&self, session: Arc<str>) -> Asked<'_, FileUsage> {
+        self.ask(Request::ReadSession, move |store| store.sessions().file_usage(session))
     }
 }

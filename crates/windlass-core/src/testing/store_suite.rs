@@ -18,6 +18,7 @@ mod mailbox;
 mod owners;
 mod retention;
 mod scene;
+mod session_files;
 mod session_rows;
 mod sessions;
 mod starts;
@@ -125,6 +126,17 @@ behaviours! {
         l20_w09_a_closed_session_is_purged_when_its_runs_have_ended,
         l20_w09_a_session_without_runs_is_purged_at_once,
         l20_w09_closed_sessions_expire,
+    }
+    session_files {
+        e15_files_are_written_read_listed_and_deleted,
+        e15_files_and_directories_do_not_replace_each_other,
+        e15_a_write_can_require_what_is_there,
+        e15_files_have_limits,
+        e15_contents_are_shared_and_kept_while_a_file_has_them,
+        e15_a_run_keeps_a_content_that_it_read,
+        e15_only_content_that_the_writer_may_read_becomes_a_file,
+        e15_a_write_of_an_operation_gets_its_verdict_again,
+        e15_w09_files_are_readonly_once_closed_and_purged_with_the_session,
     }
     mailbox {
         mail_has_positions_that_are_never_used_again,

@@ -74,6 +74,11 @@ impl Artifact {
         }
     }
 
+    /// The content in the store; `None` if the bytes are inline.
+    pub(crate) fn stored_content(&self) -> Option<Stored> {
+        if let Data::Stored(stored) = &self.data { Some(*stored) } else { None }
+    }
+
     /// The number of bytes that a record with this artifact contains.
     pub(crate) fn inline_bytes(&self) -> usize {
         self.bytes().map_or(0, <[u8]>::len)

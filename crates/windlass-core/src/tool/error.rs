@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::artifacts::ArtifactError;
+use crate::session::files::FileError;
 
 /// The result of a body or a call.
 pub type ToolResult<T> = Result<T, ToolError>;
@@ -271,11 +272,11 @@ impl ToolError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
-        // An artifact error contains no secrets, and the caller can often fix its cause.
-        match (&error as &dyn std::any::Any).downcast_ref::<ArtifactError>() {
-            Some(error) => error.for_tool(),
-            None => Self::internal(error),
-        }
+        // Errors of artifacts and files contain no secrets, and the caller can often fix their cause.
+        let any = &error as &dyn std::any::Any;
+        let artifact = any.downcast_ref::<ArtifactError>().map(ArtifactError::for_tool);
+        let file = || any.downcast_ref::<FileError>().map(FileError::for_tool);
+        artifact.or_else(file).unwrap_or_else(|| Self::internal(error))
     }
 }
 

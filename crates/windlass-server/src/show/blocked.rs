@@ -21,6 +21,9 @@ pub(crate) fn hold(hold: &Hold) -> wire::Hold {
         Hold::ToolMissing { path, tool } => HoldReason::ToolMissing { path: path.clone(), tool: tool.clone() },
         Hold::LayerMissing { path, layer } => HoldReason::LayerMissing { path: path.clone(), layer: layer.clone() },
         Hold::Undecodable { path, problem } => HoldReason::Undecodable { path: path.clone(), problem: problem.clone() },
+        Hold::FileGone { path, session, file } => {
+            HoldReason::FileGone { path: path.clone(), session: session.to_string(), file: file.to_string() }
+        }
         Hold::MessagesGone { path, session } => {
             HoldReason::MessagesGone { path: path.clone(), session: session.to_string() }
         }

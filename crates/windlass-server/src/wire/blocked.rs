@@ -76,6 +76,16 @@ pub enum HoldReason {
         /// Name of the session.
         session: String,
     },
+    /// The content of a file that the body read is not in the store any more.
+    FileGone {
+        /// Path of the operation that read it.
+        #[schema(value_type = String)]
+        path: Path,
+        /// Name of the session.
+        session: String,
+        /// Path of the file.
+        file: String,
+    },
     /// The body dropped an operation that it had started.
     Abandoned {
         /// Path of the operation.

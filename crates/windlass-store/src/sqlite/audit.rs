@@ -216,6 +216,11 @@ fn check_runs(
             "values belong to a session that does not exist",
             "session_data WHERE session NOT IN (SELECT id FROM sessions)",
         ),
+        ("files belong to a session that does not exist", "files WHERE session NOT IN (SELECT id FROM sessions)"),
+        (
+            "files have content that does not exist",
+            "files WHERE blob IS NOT NULL AND blob NOT IN (SELECT id FROM blobs WHERE digest IS NOT NULL)",
+        ),
         ("answers belong to runs that do not exist", "verdicts WHERE run NOT IN (SELECT id FROM runs)"),
         (
             "open sessions lack some of their messages",

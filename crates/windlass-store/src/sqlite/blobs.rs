@@ -1,11 +1,12 @@
 //! Content that is too large for a row: artifacts, and large values of records and messages ("payloads"). Content is
 //! stored once, under its digest, in pieces that are compressed one by one.
 //!
-//! A blob is kept as long as a run refers to it or an unexpired claim holds it. References are rows that are written
+//! A blob is kept as long as a run or a session file refers to it or an unexpired claim holds it. References are rows that are written
 //! with the record that uses them; only the writer deletes blobs. A blob without references and claims becomes an
 //! orphan, as does an upload whose process died, and orphans are deleted piece by piece.
 
 mod access;
+mod files;
 mod payload;
 mod piece;
 mod purge;
@@ -22,6 +23,7 @@ use windlass_core::time::Timestamp;
 
 use super::checksum;
 
+pub(super) use files::{readable, release};
 pub(super) use payload::{Payload, keep, read as read_payload};
 pub(super) use purge::unreference_run;
 pub(super) use references::{ReferenceRequest, check, refer};
@@ -160,9 +162,10 @@ fn claim(connection: &Connection, blob: i64, holder: &str, until: Timestamp) -> 
 
 const ORPHAN: &str = "UPDATE blobs SET digest = NULL, opening = ?2
     WHERE id = ?1 AND digest IS NOT NULL
-        AND NOT EXISTS (SELECT 1 FROM refs WHERE blob = ?1) AND NOT EXISTS (SELECT 1 FROM claims WHERE blob = ?1)";
+        AND NOT EXISTS (SELECT 1 FROM refs WHERE blob = ?1) AND NOT EXISTS (SELECT 1 FROM claims WHERE blob = ?1)
+        AND NOT EXISTS (SELECT 1 FROM files WHERE blob = ?1)";
 
-/// Makes a blob an orphan if it has no references and no claims. From then on it is not found any more.
+/// Makes a blob an orphan if it has no references and no claims, and is in no session file. From then on it is not found any more.
 fn orphan(connection: &Connection, blob: i64) -> rusqlite::Result<()> {
     connection.prepare_cached(ORPHAN)?.execute([blob, NO_OPENING])?;
     Ok(())

@@ -34,6 +34,8 @@ struct Blob {
     claims: BTreeMap<Access, Timestamp>,
     /// The runs that refer to it, and who may read it because of each: a session, or a family by its first run.
     refs: BTreeMap<RunId, Access>,
+    /// The sessions with files that have this content, and the number of those files.
+    files: BTreeMap<Arc<str>, u64>,
 }
 
 /// An upload in progress.
@@ -73,16 +75,41 @@ impl ArtifactTable {
         let id = hasher.finish();
         let blob = self.blobs.entry(id).or_insert_with(|| Blob { size, pieces, ..Blob::default() });
         blob.media_type.get_or_insert(media_type);
-        for holder in by.holders() {
-            let before = blob.claims.get(&holder).copied();
-            let until = before.map_or(until, |before| before.max(until));
-            blob.claims.insert(holder.clone(), until);
-            if let Some(before) = before {
-                self.ends.remove(&(before, id, holder.clone()));
-            }
-            self.ends.insert((until, id, holder));
-        }
+        by.holders().into_iter().for_each(|holder| self.claim(id, holder, until));
         Ok(Stored { id, size })
+    }
+
+    /// Keeps content until then, even if nothing refers to it.
+    fn claim(&mut self, id: ArtifactId, holder: Access, until: Timestamp) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let before = blob.claims.get(&holder).copied();
+        let until = before.map_or(until, |before| before.max(until));
+        blob.claims.insert(holder.clone(), until);
+        if let Some(before) = before {
+            self.ends.remove(&(before, id, holder.clone()));
+        }
+        self.ends.insert((until, id, holder));
+    }
+
+    /// A file of the session has this content from now on.
+    pub(super) fn add_file(&mut self, id: ArtifactId, session: &Arc<str>) {
+        if let Some(blob) = self.blobs.get_mut(&id) {
+            *blob.files.entry(session.clone()).or_default() += 1;
+        }
+    }
+
+    /// A file of the session no longer has this content. Its readers may read it until then.
+    pub(super) fn remove_file(&mut self, id: ArtifactId, session: &Arc<str>, until: Option<Timestamp>) {
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let Some(count) = blob.files.get_mut(session) else { return };
+        *count -= 1;
+        if *count == 0 {
+            blob.files.remove(session);
+            if let Some(until) = until {
+                self.claim(id, Access::Session(session.clone()), until);
+            }
+        }
+        self.collect(id);
     }
 
     fn refer(&mut self, run: RunId, artifact: ArtifactId, scope: &Access) {
@@ -104,7 +131,8 @@ impl ArtifactTable {
 
     /// Deletes content that has neither references nor claims.
     fn collect(&mut self, artifact: ArtifactId) -> bool {
-        let loose = self.blobs.get(&artifact).is_some_and(|blob| blob.refs.is_empty() && blob.claims.is_empty());
+        let is_loose = |blob: &Blob| blob.refs.is_empty() && blob.claims.is_empty() && blob.files.is_empty();
+        let loose = self.blobs.get(&artifact).is_some_and(is_loose);
         loose && self.blobs.remove(&artifact).is_some()
     }
 
@@ -145,7 +173,10 @@ impl Inner {
     fn readable(&self, artifact: ArtifactId, by: &Access, creation: Option<&Creation>) -> Result<&Blob, StoreError> {
         let missing = StoreError::NoArtifact { artifact };
         let Some(blob) = self.artifacts.blobs.get(&artifact) else { return Err(missing) };
-        let shown = |scope: &Access| blob.claims.contains_key(scope) || blob.refs.values().any(|seen| seen == scope);
+        let has_file = |scope: &Access| matches!(scope, Access::Session(name) if blob.files.contains_key(name));
+        let shown = |scope: &Access| {
+            blob.claims.contains_key(scope) || blob.refs.values().any(|seen| seen == scope) || has_file(scope)
+        };
         let may = match by {
             Access::Owner => true,
             Access::Session(_) => shown(by),
@@ -193,6 +224,10 @@ impl Inner {
         for artifact in artifacts {
             self.artifacts.refer(run, artifact, &scope);
         }
+    }
+
+    pub(super) fn may_read(&self, artifact: ArtifactId, by: &Access) -> bool {
+        self.readable(artifact, by, None).is_ok()
     }
 
     fn read(&self, artifact: ArtifactId, by: &Access, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {

@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::super::{
-    Closing, DataEntry, DataKind, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter, SessionInfo,
-    SessionMessage, SessionOperation, SessionVerdict, SessionWrite, Sessions as SessionStore, StoreError,
-    refuse_session_write,
+    Closing, DataEntry, DataKind, FileInfo, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
+    SessionInfo, SessionMessage, SessionOperation, SessionPath, SessionRefusal, SessionVerdict, SessionWrite,
+    Sessions as SessionStore, StoreError, refuse_session_write,
 };
 use super::sessions::{Session, Sessions};
 use super::{Inner, MemoryStore, ready};
@@ -25,6 +25,7 @@ pub(super) struct SessionRow {
     messages: Vec<SessionMessage>,
     dedupe: BTreeMap<Arc<str>, u64>,
     entries: BTreeMap<(DataKind, Arc<str>), (Value, Timestamp)>,
+    pub(super) files: BTreeMap<SessionPath, FileInfo>,
     verdicts: BTreeMap<RunId, Vec<(Arc<str>, SessionVerdict)>>,
 }
 
@@ -47,6 +48,8 @@ impl SessionRow {
             SessionChange::Close { reason } => {
                 info.closed.get_or_insert(Closing { at, reason });
             }
+            // Applied by `files.rs`.
+            SessionChange::File(_) => {}
         }
         SessionAnswer::Done
     }
@@ -110,7 +113,7 @@ impl Inner {
         {
             return Ok(verdict);
         }
-        let verdict = self.decide_session_write(&name, at, change);
+        let verdict = self.decide_session_write(&name, at, change, by.as_ref().map(|operation| operation.run));
         if let (Some(SessionOperation { run, key, .. }), Some(session)) = (by, self.sessions.all.get_mut(&name)) {
             session.row.verdicts.entry(run).or_default().push((key, verdict.clone()));
         }
@@ -132,7 +135,13 @@ impl Inner {
         Ok(kept.map(|(_, verdict)| verdict.clone()))
     }
 
-    fn decide_session_write(&mut self, name: &Arc<str>, at: Timestamp, change: SessionChange) -> SessionVerdict {
+    fn decide_session_write(
+        &mut self,
+        name: &Arc<str>,
+        at: Timestamp,
+        change: SessionChange,
+        by: Option<RunId>,
+    ) -> SessionVerdict {
         let row = self.sessions.all.get(name).map(|session| &session.row);
         if let (SessionChange::Post(message), Some(row)) = (&change, row)
             && let Some(answer) = row.repeated(message)
@@ -145,6 +154,9 @@ impl Inner {
         };
         let info = row.map(|row| SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() });
         refuse_session_write(&change, info.as_ref(), entries)?;
+        if let SessionChange::File(change) = &change {
+            return self.change_file(name, at, change, by).map_err(SessionRefusal::File);
+        }
         let created = row.is_none();
         let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(at));
         match session.row.apply(change, at) {
@@ -175,6 +187,7 @@ impl Inner {
 
     /// Removes the content of a session, and the session itself if no run of it is kept.
     fn empty_session(&mut self, name: &Arc<str>) {
+        self.drop_files(name);
         match self.sessions.all.get_mut(name) {
             Some(session) if session.has_runs() => session.row.empty(),
             _ => drop(self.sessions.all.remove(name)),

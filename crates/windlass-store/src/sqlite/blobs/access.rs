@@ -83,9 +83,11 @@ pub(super) fn may_read(
 }
 
 pub(super) const SHOWN: &str = "SELECT EXISTS (SELECT 1 FROM refs WHERE blob = ?1 AND scope = ?2)
-    OR EXISTS (SELECT 1 FROM claims WHERE blob = ?1 AND holder = ?2)";
+    OR EXISTS (SELECT 1 FROM claims WHERE blob = ?1 AND holder = ?2)
+    OR EXISTS (SELECT 1 FROM files CROSS JOIN sessions ON sessions.id = files.session
+               WHERE files.blob = ?1 AND 'session:' || sessions.name = ?2)";
 
-/// Whether a reference or a claim makes the blob readable for this holder.
+/// Whether a reference, a claim or a file makes the blob readable for this holder.
 fn is_shown(connection: &Connection, blob: i64, holder: &str) -> rusqlite::Result<bool> {
     connection.prepare_cached(SHOWN)?.query_row(params![blob, holder], |row| row.get(0))
 }

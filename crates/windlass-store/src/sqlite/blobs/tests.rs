@@ -175,6 +175,7 @@ fn every_query_about_blobs_uses_an_index() {
         DELETE_PIECES,
         access::ANCESTRY,
         access::SHOWN,
+        files::HAS_FILE,
         access::OWN_REFERENCE,
         access::CHILD_REFERENCE,
     ];

@@ -1,6 +1,7 @@
 //! Sessions: their rows, messages, data and secrets.
 
 mod audit;
+pub(super) mod files;
 mod purge;
 mod read;
 mod write;
@@ -191,6 +192,10 @@ mod tests {
             (write::BY_DEDUPE, "SEARCH messages USING INDEX messages_by_dedupe (session=? AND dedupe=?)"),
             (write::VERDICT, "SEARCH verdicts USING PRIMARY KEY (run=? AND key=?)"),
             (purge::DUE, "SEARCH sessions USING COVERING INDEX sessions_closed (closed>? AND closed<?)"),
+            (files::FILE, "SEARCH files USING PRIMARY KEY (session=? AND path=?)"),
+            (files::BELOW, "SEARCH files USING PRIMARY KEY (session=? AND path>? AND path<?)"),
+            (files::CHILDREN, "SEARCH files USING INDEX files_by_parent (session=? AND parent=? AND path>?)"),
+            (files::USAGE, "SEARCH files USING COVERING INDEX files_by_size (session=?)"),
             (purge::UNFINISHED, "SEARCH runs USING INDEX runs_by_session (session=?)"),
         ];
         for (sql, start) in expected {

@@ -61,12 +61,16 @@ impl WriteTx<'_> {
         if deleted >= rows {
             return Ok(SessionPurge { rows: deleted, is_done: false });
         }
+        let removed = deleted + self.remove_files(id, rows - deleted)?;
+        if removed >= rows {
+            return Ok(SessionPurge { rows: removed, is_done: false });
+        }
         let more = connection.prepare_cached("DELETE FROM session_data WHERE session = ?1")?.execute([id])?;
         let sql = "UPDATE sessions SET title = NULL, owner = NULL, kept = 0 WHERE id = ?1 AND closed IS NOT NULL";
         connection.prepare_cached(sql)?.execute([id])?;
         delete_unused(connection, id)?;
         self.sessions.clear();
-        Ok(SessionPurge { rows: deleted + more + 1, is_done: true })
+        Ok(SessionPurge { rows: removed + more + 1, is_done: true })
     }
 }
 

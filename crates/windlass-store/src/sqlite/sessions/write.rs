@@ -21,13 +21,13 @@ use super::{StoredSession, insert};
 
 /// A write to a session, encoded on the thread that submits it.
 pub(in crate::sqlite) struct SessionJob {
-    session: Arc<str>,
-    at: Timestamp,
+    pub(super) session: Arc<str>,
+    pub(super) at: Timestamp,
     /// Without its value, which is in `text`.
     change: SessionChange,
     /// The content of a message, or a value; a secret is sealed.
     text: String,
-    by: Option<SessionOperation>,
+    pub(super) by: Option<SessionOperation>,
 }
 
 impl SessionJob {
@@ -94,7 +94,10 @@ impl WriteTx<'_> {
         let found = StoredSession::find(self.connection, &job.session)?.transpose()?;
         let verdict = match self.decide(job, found.as_ref())? {
             Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Ok(self.apply_session_change(job, found)?),
+            Ok(None) => match (&job.change, found) {
+                (SessionChange::File(change), Some(session)) => self.change_file(job, change, &session)?,
+                (_, found) => Ok(self.apply_session_change(job, found)?),
+            },
             Err(refusal) => Err(refusal),
         };
         if let Some((run, key)) = run {
