@@ -125,7 +125,11 @@ impl Runtime {
         let session: Option<Arc<str>> = case.session.as_deref().map(Into::into);
         let snapshot = self.toolbox.with_layers(&case.call.layers).map(|toolbox| toolbox.snapshot());
         if let Ok(snapshot) = snapshot
-            && let Some(error) = kernel.loop_refusals(session.as_ref(), &snapshot, [&case.call]).pop().flatten()
+            && let Some(error) = kernel
+                .loop_refusals(session.as_ref(), &snapshot, std::slice::from_ref(&case.call))
+                .await?
+                .pop()
+                .flatten()
         {
             return Ok(Prediction::refused(case.call.tool().to_owned(), error));
         }
