@@ -95,6 +95,7 @@ pub mod session {
     pub use windlass_core::ctx::CtxSession;
     pub use windlass_core::store::{
         Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+        SessionRefusal,
     };
     pub use windlass_core::{Posted, Session, UnfinishedRuns};
 }

@@ -19,7 +19,7 @@ use windlass::policy::{Hypothetical, Verdict as Predicted};
 use windlass::tool::{Catalog, SourceFailure};
 use windlass::{Tool, ToolCall, ToolError, Windlass};
 
-use super::calls::check_session;
+use super::calls::{check_session, may_use_session};
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
@@ -212,7 +212,10 @@ pub(super) async fn check(
     let tool = find(&windlass, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
-    request.session.as_deref().map_or(Ok(()), check_session)?;
+    if let Some(session) = &request.session {
+        check_session(session)?;
+        may_use_session(&app, &authorized.identity, session).await?;
+    }
     let case = Hypothetical {
         session: request.session,
         principal: authorized.identity.principal.as_deref().map(str::to_owned),
