@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use windlass::run::{Start, Turn, Work};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Ctx, Effect, Outcome, RunId, Tool, ToolCall, limits, tool};
-use windlass_core::Runtime;
+use windlass::tool::{Atomic, Schemas};
+use windlass::{Call, Ctx, Effect, Outcome, Output, RunId, Tool, ToolCall, ToolResult, ToolSpec, limits, tool};
+use windlass_core::policy::{Hypothetical, Verdict};
+use windlass_core::{Drives, Runtime};
 
 use crate::crash::check;
 use crate::world::{Counter, Kind, World, on_every_store, tool as tool_of};
@@ -184,7 +187,7 @@ fn e13_a_submitted_batch_counts_earlier_results_of_its_session() {
 }
 
 #[test]
-fn e13_a_reused_key_is_not_a_new_call_and_a_restart_resets_the_count() {
+fn e13_a_reused_key_is_not_a_new_call_and_a_restart_keeps_the_count() {
     on_every_store(|world| {
         let ran = Counter::default();
         let runtime = world.runtime([looks(&ran, false)]);
@@ -197,7 +200,137 @@ fn e13_a_reused_key_is_not_a_new_call_and_a_restart_resets_the_count() {
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([looks(&ran, false)]);
+        let told = repeated(&world, &runtime, 1, || Start::session("s"));
+        assert!(told[0].starts_with("failed: refused: `look` was called 5 times"), "{told:?}");
+        assert_eq!(repeated(&world, &runtime, 1, keyed), ["ok"], "a key that was used before");
+    });
+}
+
+#[test]
+fn e13_two_runtimes_count_the_calls_of_a_session_together_also_over_a_restart() {
+    on_every_store(|mut world| {
+        let ran = Counter::default();
+        let mut told = Vec::new();
+        // One call by each of two runtimes in each of several processes.
+        for _ in 0..4 {
+            let runtimes = [(); 2].map(|()| Runtime::new(world.another([looks(&ran, false)])));
+            told.extend(runtimes.iter().flat_map(|runtime| repeated(&world, runtime, 1, || Start::session("s"))));
+            drop(runtimes);
+            world = world.restart();
+        }
+        assert_eq!(told.iter().filter(|told| *told == "ok").count(), LOOP as usize, "{told:?}");
+        assert!(told[LOOP as usize..].iter().all(|told| told.contains("was called 5 times")), "{told:?}");
+        assert_eq!(ran.get(), LOOP);
+
+        // The refusal is what a dry run predicts, what the run ended with, and what programs can act on.
+        let runtime = world.runtime([looks(&ran, false)]);
+        let predicting = runtime.clone();
+        let case = Hypothetical::new(look(1).session("s"));
+        let predicted = world.run(async move { predicting.predict(case).await.unwrap() });
+        let (run, outcomes) = hand_in(&world, &runtime, Work::Call(look(1)), Start::session("s"));
+        let error = outcomes[0].error().unwrap();
+        assert!(matches!(&predicted.verdict, Verdict::Refused(refused) if refused.to_string() == error.to_string()));
+        assert_eq!(error.code(), Some("loop"));
+        let explaining = runtime.clone();
+        let explained = world.run(async move { explaining.explain(run).await.unwrap().to_string() });
+        assert!(explained.contains("was called 5 times with these arguments"), "{explained}");
+
+        // Other arguments are not a loop. After a while the session starts over.
+        let other = hand_in(&world, &runtime, Work::Call(look(2)), Start::session("t"));
+        assert!(other.1[0].result.is_ok());
+        world.pass(limits::LOOP_MEMORY + Duration::from_secs(1));
         assert_eq!(repeated(&world, &runtime, 1, || Start::session("s")), ["ok"]);
+    });
+}
+
+#[test]
+fn e13_polling_a_changing_job_by_separate_calls_is_never_a_loop() {
+    on_every_store(|mut world| {
+        let count = Counter::default();
+        for _ in 0..3 {
+            let body = count.clone();
+            let poll = tool_of("look", move |_| {
+                let n = body.add();
+                // The progress of a job that changes at every fourth call.
+                async move { Ok(n / 4) }
+            });
+            let runtime = world.runtime([poll.effect(Effect::Readonly)]);
+            assert!(repeated(&world, &runtime, 10, || Start::session("s")).iter().all(|told| told == "ok"));
+            drop(runtime);
+            world = world.restart();
+        }
+        assert_eq!(count.get(), 30);
+    });
+}
+
+/// Takes a secret, and returns the same each time.
+struct Pin;
+
+impl Atomic for Pin {
+    fn attempt(&self, _: Call) -> BoxFuture<'static, ToolResult<Output>> {
+        Box::pin(std::future::ready(Ok(Output::value(json!("wrong")))))
+    }
+}
+
+#[test]
+fn e13_spawned_runs_and_calls_with_secrets_are_not_counted_in_the_session() {
+    on_every_store(|world| {
+        let ran = Counter::default();
+        let spawns = Tool::durable_fn("spawns", "Spawns", |mut ctx: Ctx, _: Value| async move {
+            for _ in 0..2 * LOOP {
+                let child = ctx.spawn(look(1)).await?;
+                ctx.join(&child).await?;
+            }
+            Ok(())
+        });
+        let schema = json!({"type": "object", "properties": {"pin": {"type": "string", "writeOnly": true}}});
+        let pin = Tool::atomic(ToolSpec::new("pin", "checks"), Schemas::input(schema), Pin).effect(Effect::Readonly);
+        let runtime = world.runtime([looks(&ran, false), spawns, pin]);
+        let how = || Start::session("s");
+        let (_, outcomes) = hand_in(&world, &runtime, Work::Call(ToolCall::new("spawns", json!({}))), how());
+        assert!(outcomes[0].result.is_ok(), "{outcomes:?}");
+        assert_eq!(ran.get(), 2 * LOOP);
+        assert_eq!(repeated(&world, &runtime, 1, how), ["ok"]);
+        for _ in 0..2 * LOOP {
+            let pin = ToolCall::new("pin", json!({"pin": "1234"}));
+            assert!(hand_in(&world, &runtime, Work::Call(pin), how()).1[0].result.is_ok());
+        }
+    });
+}
+
+#[test]
+fn e13_calls_that_wait_in_the_store_are_judged_when_they_are_submitted() {
+    on_every_store(|world| {
+        let ran = Counter::default();
+        let look_at = |ran: &Counter| {
+            let ran = ran.clone();
+            tool_of("look", move |args| {
+                ran.add();
+                async move { Ok(args) }
+            })
+        };
+        let runtime = world.runtime([look_at(&ran).effect(Effect::Readonly)]);
+        assert!(repeated(&world, &runtime, LOOP, || Start::session("s")).iter().all(|told| told == "ok"));
+        // As a turn, and through a runtime that drives no runs.
+        let batch = || Work::Batch { calls: vec![look(1), look(0), look(1)], stop_on_failure: false };
+        let turn = Start { turn: Turn::Queue, ..Start::session("s") };
+        let kinds = |outcomes: &[Outcome]| {
+            outcomes.iter().map(|outcome| if outcome.result.is_ok() { 'o' } else { 'x' }).collect::<String>()
+        };
+        assert_eq!(kinds(&hand_in(&world, &runtime, batch(), turn).1), "xox");
+        assert_eq!(ran.get(), LOOP + 1);
+        assert!(repeated(&world, &runtime, LOOP, || Start::session("t")).iter().all(|told| told == "ok"));
+        let mut config = world.another([look_at(&ran).effect(Effect::Readonly)]);
+        config.drives = Drives::Nothing;
+        let idle = Runtime::new(config);
+        let single = world.run(async move { idle.start_with(look(1), Start::session("t")).await.unwrap() });
+        let waiter = runtime.clone();
+        let outcomes = world.run(async move {
+            waiter.recover().await.unwrap();
+            waiter.attach(single).await.unwrap()
+        });
+        assert!(outcomes[0].error().unwrap().to_string().contains("was called 5 times"));
+        assert_eq!(ran.get(), 2 * LOOP + 1, "it was not made");
     });
 }
 
@@ -229,5 +362,9 @@ fn e13_calls_accepted_before_a_crash_are_made_after_it() {
             ended
         });
         assert_eq!(ended, [true, true]);
+        // Both count, although another process ended them.
+        let runtime = world.runtime([looks(&ran, true)]);
+        let told = repeated(&world, &runtime, 1, || Start::session("s"));
+        assert!(told[0].contains("was called 6 times"), "{told:?}");
     });
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::attribution::Attribution;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
+use crate::call::loops::{CountedCall, CountedCalls};
 use crate::call::operation::{Operation, RecordState};
 use crate::call::plan::{CallSite, Scope, asked, plan, resolve, without_layer};
 use crate::call::{Outcome, OutcomeCall, ToolCall, ToolRef};
@@ -20,7 +21,7 @@ use crate::run::{Belongs, Run};
 use crate::runtime::{Start, Work};
 use crate::store::{Creation, Turn};
 use crate::tool::projection::ModelView;
-use crate::tool::{Effect, Layers, Tool, Toolbox};
+use crate::tool::{Effect, Layers, Tool, ToolError, Toolbox};
 
 impl Kernel {
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
@@ -44,15 +45,27 @@ impl Kernel {
     }
 
     /// Builds a run from submitted work that this process drives from its first poll on. It is in no store yet, and is not
-    /// a turn.
-    pub(crate) fn new_run(self: &Arc<Self>, toolbox: &Toolbox, work: Work, how: &Start) -> Result<NewRun> {
+    /// a turn. `refused` says for each call why it is refused; empty if none is.
+    pub(crate) fn new_run(
+        self: &Arc<Self>,
+        toolbox: &Toolbox,
+        work: Work,
+        how: &Start,
+        refused: Refusals,
+    ) -> Result<NewRun> {
         match work {
-            Work::Call(call) => self.run_of_call(toolbox, call, how),
-            Work::Batch { calls, stop_on_failure } => self.run_of_batch(toolbox, calls, stop_on_failure, how),
+            Work::Call(call) => self.run_of_call(toolbox, call, how, refused),
+            Work::Batch { calls, stop_on_failure } => self.run_of_batch(toolbox, calls, stop_on_failure, how, refused),
         }
     }
 
-    fn run_of_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall, how: &Start) -> Result<NewRun> {
+    fn run_of_call(
+        self: &Arc<Self>,
+        toolbox: &Toolbox,
+        call: ToolCall,
+        how: &Start,
+        refused: Refusals,
+    ) -> Result<NewRun> {
         let mut scope = Scope::of(toolbox.clone());
         let missing = match scope.of_call(&call) {
             Ok(own) => {
@@ -67,8 +80,7 @@ impl Kernel {
         let root = self.root_call(&call, tool, has_reader);
         let run = self.fresh(root.call.tool.clone(), how)?;
         let rewriting = self.may_rewrite(tool).then(|| run.clone());
-        let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);
-        self.loop_asked(how.session.as_ref(), run.id, [&call], &refused);
+        let counted = counted(how, &refused, [(&call, tool)].into_iter());
         let future = match (missing, refused.into_iter().next().flatten()) {
             (Some(missing), _) => without_layer(&run, &scope, CallSite::root(), &call, &missing),
             (None, Some(error)) => {
@@ -79,7 +91,7 @@ impl Kernel {
             (None, None) => plan(&run, &scope, CallSite::root(), call, tool),
         };
         Ok(NewRun {
-            drive: Drive::new(run, Root::Call(future)),
+            drive: Drive::new(run, Root::Call(future)).counting(counted),
             calls: Calls { rewriting, kind: CallsKind::One(root) },
         })
     }
@@ -90,15 +102,15 @@ impl Kernel {
         calls: Vec<ToolCall>,
         stop_on_failure: bool,
         how: &Start,
+        refused: Refusals,
     ) -> Result<NewRun> {
         let run = self.fresh("batch".into(), how)?;
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         let scope = Scope::of(toolbox.clone());
         let asked = batch_asked(calls.len(), stop_on_failure, &toolbox.layers());
-        let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
-        self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
         batch.enter(asked);
+        let counted = counted(how, &refused, batch.calls());
         for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
             batch.refuse(index, error);
         }
@@ -107,7 +119,7 @@ impl Kernel {
         let roots = batch.calls().map(|(call, tool)| self.root_call(call, tool, has_reader)).collect();
         let calls = Calls { rewriting, kind: CallsKind::Batch(roots) };
         batch.accept();
-        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls })
+        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)).counting(counted), calls })
     }
 
     fn root_call(&self, call: &ToolCall, tool: Option<&Arc<Tool>>, has_reader: bool) -> RootCall {
@@ -126,6 +138,26 @@ impl Kernel {
     fn may_rewrite(&self, tool: Option<&Arc<Tool>>) -> bool {
         !self.env.middleware.is_empty() || tool.is_some_and(|tool| tool.preparer().is_some())
     }
+}
+
+/// Why calls that are submitted together are refused, in their order.
+pub(crate) type Refusals = Vec<Option<ToolError>>;
+
+/// The calls of a new run that count in its session.
+fn counted<'c>(
+    how: &Start,
+    refused: &[Option<ToolError>],
+    calls: impl Iterator<Item = (&'c ToolCall, Option<&'c Arc<Tool>>)>,
+) -> CountedCalls {
+    if how.session.is_none() {
+        return Vec::new();
+    }
+    let is_refused = |index: usize| refused.get(index).is_some_and(Option::is_some);
+    let call = |(index, (call, tool)): (usize, (&ToolCall, Option<&Arc<Tool>>))| match is_refused(index) {
+        true => CountedCall::No,
+        false => CountedCall::of(call, tool),
+    };
+    calls.enumerate().map(call).collect()
 }
 
 /// A run built from submitted work and not polled yet.

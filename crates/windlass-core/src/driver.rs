@@ -139,11 +139,8 @@ impl Kernel {
             // The new owner may have suspended the run before this owner was told of its mail. The store knows what is
             // due.
             (RunEnd::Elsewhere, Some(Stop::Lost)) => self.look_for_due(),
-            (RunEnd::Finished(outcome), _) if run.session.is_some() => {
-                self.loop_ended(run.session.as_ref(), id, outcome);
-                // The next turn of the session may be due.
-                self.look_for_due();
-            }
+            // The next turn of the session may be due.
+            (RunEnd::Finished(_), _) if run.session.is_some() => self.look_for_due(),
             _ => {}
         }
     }

@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use crate::admit::Admission;
-use crate::call::loops::sessions::SessionLoops;
 use crate::call::{Attempt, Reach};
 use crate::driver::DrivenRun;
 use crate::drives::DriveScope;
@@ -33,8 +32,6 @@ pub(crate) struct Kernel {
     pub(crate) undriven: UndrivenRuns,
     pub(crate) reach: Arc<Reach>,
     pub(crate) watchdog: Watchdog,
-    /// Recent outcomes by session, for loop detection.
-    pub(crate) loops: SessionLoops,
     /// Attempts on CPU threads. They may outlive the call that waited for them, and even the time this process drives
     /// their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,

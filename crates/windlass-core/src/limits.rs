@@ -224,6 +224,12 @@ pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 /// next one is refused. A person would stop at the third time; patient polling needs a little more.
 pub const LOOP_LIMIT: u32 = 5;
 
+/// Number of different calls among which a repetition is noticed. Models usually repeat cycles of two or three calls.
+pub const LOOP_WINDOW: usize = 8;
+
+/// How long the last outcome of a session counts towards a loop.
+pub const LOOP_MEMORY: Duration = Duration::from_secs(600);
+
 /// Bytes of an artifact that are moved at a time: small enough to hold a few hundred pieces in memory, large enough
 /// that the fixed cost per piece does not matter.
 pub const ARTIFACT_PIECE: usize = 256 << 10;

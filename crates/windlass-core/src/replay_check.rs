@@ -133,7 +133,6 @@ fn isolated_kernel(kernel: &Kernel) -> Kernel {
         undriven: Default::default(),
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers, store }),
         watchdog: Default::default(),
-        loops: Default::default(),
         on_threads: Default::default(),
         drives: DriveScope::All,
         closed: AtomicBool::new(false),

@@ -213,7 +213,6 @@ impl Runtime {
             undriven: Default::default(),
             reach,
             watchdog: Default::default(),
-            loops: Default::default(),
             on_threads: Default::default(),
             drives: config.drives.into(),
             closed: false.into(),
@@ -281,7 +280,8 @@ impl Runtime {
     /// Creates a run for the work and waits for its end. A run that has to wait gets a task of its own, so that it
     /// continues even if the caller does not poll this future.
     async fn run(&self, work: Work) -> Result<(RunId, Vec<Outcome>)> {
-        let NewRun { drive, calls, .. } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
+        let NewRun { drive, calls, .. } =
+            self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default(), Vec::new())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if self.goes_on(&end) {
@@ -302,7 +302,7 @@ impl Runtime {
     pub fn start_unconfirmed(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
         let work = Work::Call(call).bounded()?;
-        let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default())?;
+        let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default(), Vec::new())?;
         Ok(self.kernel.accept(drive)?.run.id)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::attribution::Attribution;
 use crate::call::ToolCall;
 use crate::call::batch::Batch;
+use crate::call::loops;
 use crate::call::plan::{CallSite, Scope, plan, resolve};
 use crate::driver::DrivenRun;
 use crate::id::{RunId, WorkerId};
@@ -276,14 +277,18 @@ impl Kernel {
         // Decided before anything is planned: a body must not see values that could not be opened or were altered.
         let hold = match (unreadable, scope) {
             (Some(hold), _) | (None, Err(hold)) => hold,
-            (None, Ok(scope)) => match self.root_of(&run, scope) {
-                _ if run.is_halted() => return Drive::stopped(run),
-                Some(root) => return Drive::new(run, root),
-                None => Hold::Undecodable {
-                    path: Path::root(),
-                    problem: "the journal does not record the root call".to_owned(),
-                },
-            },
+            (None, Ok(scope)) => {
+                // Before the root is planned, which takes its calls out of the history.
+                let counted = loops::recorded_calls(&run);
+                match self.root_of(&run, scope) {
+                    _ if run.is_halted() => return Drive::stopped(run),
+                    Some(root) => return Drive::new(run, root).counting(counted),
+                    None => Hold::Undecodable {
+                        path: Path::root(),
+                        problem: "the journal does not record the root call".to_owned(),
+                    },
+                }
+            }
         };
         run.hold(hold);
         Drive::stopped(run)

@@ -336,7 +336,7 @@ impl Ctx {
     fn note_call(&self, key: Option<LoopKey>, outcome: &OpOutcome) {
         // A skipped call was not made, so it repeats nothing.
         if let Some(key) = key.filter(|_| !was_skipped(&outcome.result)) {
-            self.frame.loops.lock().note(key, &outcome.result);
+            self.frame.loops.lock().note(&key, &outcome.result);
         }
     }
 

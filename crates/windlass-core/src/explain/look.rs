@@ -25,6 +25,8 @@ pub(crate) struct Explainer<'a> {
     pub(crate) kernel: &'a Kernel,
     /// The current time.
     pub(crate) now: Timestamp,
+    /// Whether only runs of the same principal are named.
+    pub(crate) only_own: bool,
 }
 
 /// The state of a run according to its journal.
@@ -94,7 +96,7 @@ impl Explainer<'_> {
                     _ => None,
                 };
                 let mut moves = whole(why);
-                moves.extend(left_alone.map(|run| self.reason(Path::root(), Why::NotDriven { run })));
+                moves.extend(left_alone.map(|run| self.reason(Path::root(), Why::NotDriven { run: Some(run) })));
                 moves.extend(self.in_mailbox(info).await?);
                 return Ok(moves);
             }
@@ -118,11 +120,13 @@ impl Explainer<'_> {
                 let index = keys.iter().position(|wait| wait.path == park.path);
                 let wait = index.map(|index| keys.remove(index));
                 let holder = wait.and_then(|wait| wait.holder);
-                moves.extend(self.queued_for_key(park.path.clone(), key.clone(), holder));
+                moves.extend(self.queued_for_key(info, park.path.clone(), key.clone(), holder).await?);
                 continue;
             }
             let child = match park.on {
-                Blocked::Child { run } if depth < EXPLAINED_DEPTH => self.explain(run, depth + 1).await.ok(),
+                Blocked::Child { run } if depth < EXPLAINED_DEPTH && self.may_name(info, run).await? => {
+                    self.explain(run, depth + 1).await.ok()
+                }
                 _ => None,
             };
             let why = Why::Waits {
@@ -137,7 +141,7 @@ impl Explainer<'_> {
                 && self.kernel.drives.any()
                 && self.leaves_alone(run)
             {
-                moves.push(self.reason(park.path.clone(), Why::NotDriven { run }));
+                moves.push(self.reason(park.path.clone(), Why::NotDriven { run: Some(run) }));
             }
         }
         // A run that is not driven here waits for what its row says.
@@ -145,7 +149,7 @@ impl Explainer<'_> {
         for wait in keys {
             // An operation in doubt that is queued for its key again waits for its settlement, not for the key.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
-                moves.extend(self.queued_for_key(wait.path, wait.key, wait.holder));
+                moves.extend(self.queued_for_key(info, wait.path, wait.key, wait.holder).await?);
             }
         }
         if info.state == RunState::Running {
@@ -160,14 +164,34 @@ impl Explainer<'_> {
         self.kernel.lease.length.is_none() && !self.kernel.drives.includes(run)
     }
 
-    fn queued_for_key(&self, path: Path, key: Arc<str>, holder: Option<(RunId, Path)>) -> Vec<Move> {
+    async fn queued_for_key(
+        &self,
+        info: &RunInfo,
+        path: Path,
+        key: Arc<str>,
+        holder: Option<(RunId, Path)>,
+    ) -> Result<Vec<Move>> {
         let left_alone = holder.as_ref().map(|(run, _)| *run).filter(|run| self.leaves_alone(*run));
-        let mut moves = vec![self.reason(path.clone(), Why::Key { key, holder })];
+        let other_principal = match &holder {
+            Some((run, _)) => !self.may_name(info, *run).await?,
+            None => false,
+        };
+        let holder = holder.filter(|_| !other_principal);
+        let mut moves = vec![self.reason(path.clone(), Why::Key { key, holder, other_principal })];
         // Only for a run that is driven: otherwise the run itself is left alone.
         if self.kernel.drives.any() {
-            moves.extend(left_alone.map(|run| self.reason(path, Why::NotDriven { run })));
+            let named = |run: RunId| Some(run).filter(|_| !other_principal);
+            moves.extend(left_alone.map(|run| self.reason(path, Why::NotDriven { run: named(run) })));
         }
-        moves
+        Ok(moves)
+    }
+
+    /// Whether the explanation of a run may name another one.
+    async fn may_name(&self, info: &RunInfo, other: RunId) -> Result<bool> {
+        if !self.only_own || info.run == other {
+            return Ok(true);
+        }
+        Ok(self.kernel.store.info(other).await?.is_some_and(|other| other.principal == info.principal))
     }
 
     /// The messages that wait for a process that drives the run.
@@ -185,15 +209,22 @@ impl Explainer<'_> {
     }
 
     async fn queued(&self, info: &RunInfo) -> Result<Why> {
-        let Some(session) = &info.session else { return Ok(Why::Queued { session: None, behind: Vec::new() }) };
-        let (mut behind, mut after) = (Vec::new(), None);
+        let Some(session) = &info.session else {
+            return Ok(Why::Queued { session: None, behind: Vec::new(), others: 0 });
+        };
+        let (mut behind, mut others, mut after) = (Vec::new(), 0, None);
         loop {
             let page = self.kernel.store.list(Filter::session(session.clone()), after, WATCH_PAGE).await?;
             after = page.last().map(|info| info.run);
             let older = |other: &&RunInfo| other.run < info.run && !matches!(other.state, RunState::Finished { .. });
-            behind.extend(page.iter().filter(older).map(|info| info.run));
+            for other in page.iter().filter(older) {
+                match self.only_own && other.principal != info.principal {
+                    true => others += 1,
+                    false => behind.push(other.run),
+                }
+            }
             if page.len() < WATCH_PAGE || after.is_some_and(|after| after >= info.run) {
-                return Ok(Why::Queued { session: Some(session.clone()), behind });
+                return Ok(Why::Queued { session: Some(session.clone()), behind, others });
             }
         }
     }

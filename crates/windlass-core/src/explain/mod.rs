@@ -74,6 +74,8 @@ pub enum Why {
         session: Option<Arc<str>>,
         /// Older runs of that session that have not ended.
         behind: Vec<RunId>,
+        /// The number of such runs that are not named, because they act for other principals.
+        others: u64,
     },
     /// A process died while driving the run, so it is driven alone: it waits for the other interrupted runs.
     Suspect,
@@ -128,6 +130,8 @@ pub enum Why {
         key: Arc<str>,
         /// The run and the path of the call that holds the key, if they are known.
         holder: Option<(RunId, Path)>,
+        /// Whether the holder is not named, because it acts for another principal.
+        other_principal: bool,
     },
     /// The run was cancelled and is cleaning up.
     CleaningUp {
@@ -149,8 +153,8 @@ pub enum Why {
     OwnerGone,
     /// What the run waits for depends on another run, which this process leaves alone.
     NotDriven {
-        /// The other run.
-        run: RunId,
+        /// The other run; `None` if it is not named, because it acts for another principal.
+        run: Option<RunId>,
     },
     /// A message is in the run's mailbox, and this process leaves the run alone.
     InMailbox {

@@ -86,11 +86,20 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
     let place = location(path);
     match why {
         Why::Queued { session: None, .. } => "it starts when a worker claims it".to_owned(),
-        Why::Queued { session: Some(session), behind } => {
-            let turns = match behind.as_slice() {
-                [] => "all earlier runs of the session have ended".to_owned(),
-                [run] => format!("unfinished before it: run {run}"),
-                [run, rest @ ..] => format!("unfinished before it: run {run} and {} more", rest.len()),
+        Why::Queued { session: Some(session), behind, others } => {
+            let hidden = match others {
+                1 => "a run of another principal".to_owned(),
+                others => format!("{others} runs of other principals"),
+            };
+            let turns = match (behind.as_slice(), others) {
+                ([], 0) => "all earlier runs of the session have ended".to_owned(),
+                ([], _) => format!("unfinished before it: {hidden}"),
+                ([run], 0) => format!("unfinished before it: run {run}"),
+                ([run, rest @ ..], 0) => format!("unfinished before it: run {run} and {} more", rest.len()),
+                ([run], _) => format!("unfinished before it: run {run} and {hidden}"),
+                ([run, rest @ ..], _) => {
+                    format!("unfinished before it: run {run}, {} more, and {hidden}", rest.len())
+                }
             };
             format!(
                 "it starts when a worker claims it and, if it is a turn of session `{session}`, the earlier turns have \
@@ -126,9 +135,10 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
                  it: it happened, it did not happen, or give up ({effective})"
             )
         }
-        Why::Key { key, holder } => {
+        Why::Key { key, holder, other_principal } => {
             let holder = match holder {
                 Some((run, path)) => format!("run {run} holds at {path}"),
+                None if *other_principal => "a run of another principal holds".to_owned(),
                 None => "another call holds".to_owned(),
             };
             format!("a call{place} is queued for key `{key}`, which {holder}; it continues when that call ends")
@@ -145,7 +155,8 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
                            `resume` continues it here"
             .to_owned(),
         Why::NotDriven { run } => {
-            format!("this process leaves run {run} as it is; the next process that drives all runs continues that run")
+            let run = run.map_or_else(|| "a run of another principal".to_owned(), |run| format!("run {run}"));
+            format!("this process leaves {run} as it is; the next process that drives all runs continues that run")
         }
         Why::InMailbox { message } => {
             format!("{message} is recorded{place}; the next process that drives the run applies it")
@@ -263,19 +274,33 @@ mod tests {
         let unclear = Why::InDoubt { operation, attempt: 1, cause, over_by: at, said };
         check(&unclear, &["because the attempt itself could not tell: the line went dead; settle it"]);
         check(
-            &Why::Key { key: "till".into(), holder: None },
+            &Why::Key { key: "till".into(), holder: None, other_principal: false },
             &["key `till`, which another call holds", "continues when"],
         );
-        check(&Why::Queued { session: None, behind: Vec::new() }, &["starts when a worker claims it"]);
+        let hidden = Why::Key { key: "till".into(), holder: None, other_principal: true };
+        check(&hidden, &["key `till`, which a run of another principal holds"]);
+        check(&Why::Queued { session: None, behind: Vec::new(), others: 0 }, &["starts when a worker claims it"]);
         let behind = vec![run, run, run];
         check(
-            &Why::Queued { session: Some("s".into()), behind },
+            &Why::Queued { session: Some("s".into()), behind: behind.clone(), others: 0 },
             &["session `s`", "before it: run 0707", "and 2 more"],
+        );
+        check(
+            &Why::Queued { session: Some("s".into()), behind, others: 1 },
+            &["before it: run 0707", "2 more, and a run of another principal"],
+        );
+        check(
+            &Why::Queued { session: Some("s".into()), behind: Vec::new(), others: 2 },
+            &["before it: 2 runs of other principals"],
         );
         check(&Why::Suspect, &["driven alone", "starts when"]);
         check(&Why::Elsewhere, &["this process does not drive it", "`resume` continues it here"]);
         check(&Why::OwnerGone, &["the process that drove it is gone", "`resume` continues it here"]);
-        check(&Why::NotDriven { run }, &["leaves run 07070707", "the next process that drives all runs continues"]);
+        check(&Why::NotDriven { run: None }, &["leaves a run of another principal as it is"]);
+        check(
+            &Why::NotDriven { run: Some(run) },
+            &["leaves run 07070707", "the next process that drives all runs continues"],
+        );
         let mailed = Why::InMailbox { message: "the approval by ada".to_owned() };
         check(&mailed, &["the approval by ada is recorded at 2", "the next process that drives the run applies it"]);
     }

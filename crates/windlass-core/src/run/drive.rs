@@ -15,6 +15,7 @@ use super::state::{Ending, Hold};
 use super::{Registration, Run};
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
+use crate::call::loops::{self, CountedCalls};
 use crate::limits::CLEAN_UP;
 use crate::path::Path;
 use crate::store::StoreError;
@@ -68,6 +69,8 @@ pub(crate) struct Drive {
     root: Option<Root>,
     phase: DrivePhase,
     registration: Registration,
+    /// The root calls whose outcomes count in the session.
+    counted: CountedCalls,
     clean_up: Option<BoxFuture<'static, ()>>,
     /// Runs while the run only waits. When it ends, the run is suspended.
     idle: Option<BoxFuture<'static, ()>>,
@@ -82,8 +85,15 @@ enum DrivePhase {
 
 impl Drive {
     pub(crate) fn new(run: Arc<Run>, root: Root) -> Self {
-        let registration = Registration::default();
-        Self { run, root: Some(root), phase: DrivePhase::Body, registration, clean_up: None, idle: None }
+        let mut drive = Self::stopped(run);
+        drive.root = Some(root);
+        drive
+    }
+
+    /// Sets the root calls whose outcomes count in the session.
+    pub(crate) fn counting(mut self, calls: CountedCalls) -> Self {
+        self.counted = calls;
+        self
     }
 
     /// A run that is stopped already, such as one that was held when it was claimed.
@@ -93,6 +103,7 @@ impl Drive {
             root: None,
             phase: DrivePhase::Body,
             registration: Registration::default(),
+            counted: CountedCalls::new(),
             clean_up: None,
             idle: None,
         }
@@ -220,7 +231,13 @@ impl Drive {
             (Some(Root::Batch(_)), _) | (_, []) => Ok(Arc::new(Output::default())),
             (_, [outcome, ..]) => outcome.result.clone(),
         };
-        let mark = self.run.with(|machine| machine.finish(ending, &result));
+        let seen = loops::seen(&self.counted, &outcomes);
+        let mark = self.run.with(|machine| {
+            if !seen.is_empty() {
+                machine.outbox().outcomes(self.run.now(), seen);
+            }
+            machine.finish(ending, &result)
+        });
         self.phase = DrivePhase::Flush(mark, outcomes);
     }
 

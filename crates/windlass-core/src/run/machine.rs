@@ -205,6 +205,11 @@ impl Machine {
         machine
     }
 
+    /// Whether another run spawned it.
+    pub(crate) fn is_spawned(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// Whether an earlier owner left anything that affects what happens now.
     pub(crate) fn has_past(&self) -> bool {
         self.history.get().is_some_and(|history| !history.is_empty()) || self.budget.is_suspect()

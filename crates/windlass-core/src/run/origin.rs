@@ -34,6 +34,11 @@ impl Origins {
         self.list.push(Origin { run, generation, copied, last: FxHashMap::default() });
     }
 
+    /// Whether the run is no fork.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Counts a record that follows the headers.
     pub(crate) fn note(&mut self, path: &Path) {
         if self.list.is_empty() {

@@ -8,7 +8,7 @@ use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
 use crate::path::Path;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage, SeenOutcome};
 use crate::time::Timestamp;
 
 /// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
@@ -169,6 +169,12 @@ impl Outbox {
     pub(crate) fn post(&mut self, session: Arc<str>, at: Timestamp, message: NewMessage) -> u64 {
         self.rare.make().others.push(Change::Post { session, at, message });
         self.mark()
+    }
+
+    /// Adds the outcomes of the run's calls to its session, together with the buffered changes.
+    pub(crate) fn outcomes(&mut self, at: Timestamp, outcomes: Vec<SeenOutcome>) {
+        self.rare.make().others.push(Change::Outcomes { at, outcomes });
+        self.mark();
     }
 
     /// The run refers to these artifacts from now on, together with the buffered changes.

@@ -98,8 +98,17 @@ impl Runtime {
 
     /// Why a run waits and what would make it continue; for a finished run, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
+        self.explain_with(run, false).await
+    }
+
+    /// The same for a reader that sees only runs of the run's principal: no other run is named.
+    pub async fn explain_to_principal(&self, run: RunId) -> Result<Explanation> {
+        self.explain_with(run, true).await
+    }
+
+    async fn explain_with(&self, run: RunId, only_own: bool) -> Result<Explanation> {
         self.arrived(run).await;
-        let explainer = Explainer { kernel: &self.kernel, now: self.kernel.env.clock.now() };
+        let explainer = Explainer { kernel: &self.kernel, now: self.kernel.env.clock.now(), only_own };
         explainer.explain(run, 0).await
     }
 
@@ -125,7 +134,11 @@ impl Runtime {
         let session: Option<Arc<str>> = case.session.as_deref().map(Into::into);
         let snapshot = self.toolbox.with_layers(&case.call.layers).map(|toolbox| toolbox.snapshot());
         if let Ok(snapshot) = snapshot
-            && let Some(error) = kernel.loop_refusals(session.as_ref(), &snapshot, [&case.call]).pop().flatten()
+            && let Some(error) = kernel
+                .loop_refusals(session.as_ref(), &snapshot, std::slice::from_ref(&case.call))
+                .await?
+                .pop()
+                .flatten()
         {
             return Ok(Prediction::refused(case.call.tool().to_owned(), error));
         }

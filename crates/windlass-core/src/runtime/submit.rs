@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Runtime, Start, finished};
-use crate::begin::{Calls, NewRun, batch_asked};
+use crate::begin::{Calls, NewRun, Refusals, batch_asked};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
 use crate::driver::DrivenRun;
@@ -14,9 +14,11 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
-use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::record::{Asked, Event, Finished, OpKind, Record};
 use crate::run::state::RunState;
 use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
+use crate::time::Times;
+use crate::tool::ToolError;
 use crate::tool::artifact::mentioned_in;
 
 /// The work of one run.
@@ -106,8 +108,13 @@ impl Runtime {
         // A turn waits in the store, and artifacts in arguments must be referenced before the run starts. A runtime
         // that drives no runs leaves the run for a process that does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
-        if !self.kernel.drives.any() || (waits() && !self.only_continues_loops(&work, &how)) {
-            let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
+        let refused = match &how.session {
+            Some(session) => Box::pin(self.continued_loops(session, &work)).await?,
+            None => Refusals::new(),
+        };
+        let only_continues_loops = !refused.is_empty() && refused.iter().all(Option::is_some);
+        if !self.kernel.drives.any() || (waits() && !only_continues_loops) {
+            let (run, existed) = Box::pin(self.begin(&work, &how, &refused)).await?;
             if existed {
                 Box::pin(self.check_same(run, &work, &how)).await?;
             }
@@ -115,7 +122,7 @@ impl Runtime {
         }
         let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
-        let new = self.kernel.new_run(&self.toolbox, work, &how)?;
+        let new = self.kernel.new_run(&self.toolbox, work, &how, refused)?;
         let run = new.drive.run.id;
         Ok(Submitted { runtime: self.clone(), run, keyed, state: SubmitState::New(Box::new(new), background) })
     }
@@ -143,21 +150,21 @@ impl Runtime {
         self.submit(work, how).await?.accepted().await
     }
 
-    /// Whether every call would be refused because it would only continue a loop.
-    fn only_continues_loops(&self, work: &Work, how: &Start) -> bool {
-        let refused = self.kernel.loop_refusals(how.session.as_ref(), &self.toolbox.snapshot(), work.calls());
-        !refused.is_empty() && refused.iter().all(Option::is_some)
+    /// For each call, why it is refused, if it would only continue a loop of its session.
+    async fn continued_loops(&self, session: &Arc<str>, work: &Work) -> Result<Refusals> {
+        Ok(self.kernel.loop_refusals(Some(session), &self.toolbox.snapshot(), work.calls()).await?)
     }
 
-    /// Writes a queued run, for any worker to claim. Returns whether its key had a run already.
-    pub(super) async fn begin(&self, work: &Work, how: &Start) -> Result<(RunId, bool)> {
+    /// Writes a queued run, for any worker to claim. Returns whether its key had a run already. Calls that are refused
+    /// have their outcome from the beginning.
+    async fn begin(&self, work: &Work, how: &Start, refused: &[Option<ToolError>]) -> Result<(RunId, bool)> {
         if self.kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         let at = self.kernel.env.clock.now();
         let run = self.kernel.env.mint.run(at);
         self.kernel.drives.add(run);
-        let (tool, records) = self.first_records(work, at);
+        let (tool, records) = self.first_records(work, at, refused);
         let creation = how.creation(tool, at);
         let mut changes = vec![Change::Start { run, creation, records }];
         // The artifacts in its arguments are kept for as long as the run is.
@@ -167,9 +174,6 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                if self.kernel.drives.any() {
-                    self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
-                }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
                 self.kernel.nudge(run);
                 Ok((run, false))
@@ -199,7 +203,12 @@ impl Runtime {
     }
 
     /// The name of the run and its first records, which contain the requested calls.
-    fn first_records(&self, work: &Work, at: crate::time::Timestamp) -> (Arc<str>, Vec<Record>) {
+    fn first_records(
+        &self,
+        work: &Work,
+        at: crate::time::Timestamp,
+        refused: &[Option<ToolError>],
+    ) -> (Arc<str>, Vec<Record>) {
         let is_batch = matches!(work, Work::Batch { .. });
         let record = |(path, asked): (Path, Asked)| {
             let event = if is_batch && path.is_root() { Event::Entered } else { Event::Accepted };
@@ -210,7 +219,14 @@ impl Runtime {
             Some((_, root)) if !is_batch => root.name.clone(),
             _ => "batch".into(),
         };
-        (name, asked.into_iter().map(record).collect())
+        let mut records: Vec<Record> = asked.into_iter().map(record).collect();
+        let path = |index: u32| if is_batch { Path::root().child(index) } else { Path::root() };
+        records.extend((0..).zip(refused).filter_map(|(index, error)| {
+            let result = Err(Arc::new(error.clone()?));
+            let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
+            Some(Record { path: path(index), at, asked: None, event: Event::Finished(finished) })
+        }));
+        (name, records)
     }
 
     /// The requested calls with their paths: the root first, and the calls of a batch below it.

@@ -261,6 +261,7 @@ impl Inner {
                 self.sessions.forget_verdicts(entry.session.as_ref(), run);
                 self.leave_queues(run, &Path::root());
             }
+            Change::Outcomes { at, outcomes } => self.sessions.add_outcomes(entry.session.as_ref(), at, &outcomes),
             Change::Leave(paths) => paths.iter().for_each(|path| self.leave_queues(run, path)),
             Change::Examined(position) => entry.mailbox.examine(position),
             Change::Consumed(positions) => entry.mailbox.mail.retain(|mail| !positions.contains(&mail.position)),
@@ -427,7 +428,8 @@ fn change_order(change: &Change) -> u8 {
         | Change::Keys(_)
         | Change::Leave(_)
         | Change::Examined(_)
-        | Change::Consumed(_) => 3,
+        | Change::Consumed(_)
+        | Change::Outcomes { .. } => 3,
         Change::State(_) => 4,
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.

@@ -13,6 +13,7 @@ mod keys;
 mod lists;
 mod memory;
 pub(crate) mod message;
+mod outcomes;
 mod retention;
 mod sessions;
 
@@ -33,6 +34,7 @@ pub use keys::KeyPlace;
 pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
 pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
+pub use outcomes::{RecentOutcomes, SeenOutcome};
 pub use retention::{Cutoffs, Retention, Tidied};
 pub use sessions::{
     Author, Closing, DataEntry, DataKind, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
@@ -287,6 +289,14 @@ pub enum Change {
         message: Message,
         /// At most one message with this key is ever accepted.
         dedupe: Option<Arc<str>>,
+    },
+    /// Adds the outcomes of the guarded run's calls to the [`RecentOutcomes`] of its session. In the commit that ends the
+    /// run, so that they are added once.
+    Outcomes {
+        /// When the run ended.
+        at: Timestamp,
+        /// Its outcomes that count.
+        outcomes: Vec<SeenOutcome>,
     },
     /// Posts a message to a session, together with the owner's own changes, so it is never refused. If the session is
     /// closed, the message is left out and the store logs that.

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FileChange, FileInfo, FileRefusal, Files, StoreError};
+use super::{FileChange, FileInfo, FileRefusal, Files, RecentOutcomes, StoreError};
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
@@ -451,6 +451,10 @@ pub trait Sessions: Files {
 
     /// The names of a session's values or secrets, in order.
     fn session_entries(&self, session: Arc<str>, kind: DataKind) -> BoxFuture<'_, Result<Vec<DataEntry>, StoreError>>;
+
+    /// The latest outcomes of the calls of a session; empty if there are none. A row that is damaged counts as empty too:
+    /// the calls of a session must not fail because it is not known whether they repeat each other.
+    fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>>;
 
     /// Removes the title, messages, data and secrets of a closed session. Its name stays closed while runs of it are
     /// kept, and is free after that. Refused with [`StoreError::SessionOpen`] for an open session and with

@@ -13,9 +13,9 @@ use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
-    Entry, FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor,
-    SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionVerdict, SessionWrite, Sessions, SharedAdmission,
-    Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
+    Entry, FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, RecentOutcomes,
+    SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionVerdict, SessionWrite, Sessions,
+    SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -316,6 +316,10 @@ impl<A: Around> Sessions for A {
 
     fn session_entries(&self, session: Arc<str>, kind: DataKind) -> Asked<'_, Vec<DataEntry>> {
         self.ask(Request::ReadSession, move |store| store.sessions().session_entries(session, kind))
+    }
+
+    fn recent_outcomes(&self, session: Arc<str>) -> Asked<'_, RecentOutcomes> {
+        self.ask(Request::ReadSession, move |store| store.sessions().recent_outcomes(session))
     }
 
     fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {

@@ -123,6 +123,8 @@ behaviours! {
         l20_a_next_generation_has_verdicts_of_its_own,
         l20_l25_a_message_of_an_outcome_is_posted_with_it,
         e27_values_and_secrets_are_kept_apart,
+        e13_the_outcomes_of_a_session_are_kept_and_added_once,
+        e13_the_outcomes_of_a_session_go_with_it,
         l20_w09_a_closed_session_is_purged_when_its_runs_have_ended,
         l20_w09_a_session_without_runs_is_purged_at_once,
         l20_w09_closed_sessions_expire,

@@ -26,6 +26,12 @@ impl Digest {
         self.0
     }
 
+    /// The first 64 bits, where a collision only costs a comparison that comes out wrong.
+    pub(crate) fn short(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// The first 32 bits, for short forms.
     pub(crate) fn prefix(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use windlass::run::{RunInfo, check_attribution};
+use windlass::run::{Explanation, RunInfo, check_attribution};
 use windlass::store::StoreError;
 use windlass::tool::Layers;
 use windlass::{Error, RunId, Windlass};
@@ -155,6 +155,15 @@ impl Identity {
     pub(crate) async fn run(&self, app: &Shared, run: RunId) -> ApiResult<RunInfo> {
         let info = app.windlass.runtime().info(run).await?.filter(|info| self.sees(info));
         Ok(info.ok_or(StoreError::NoSuchRun(run))?)
+    }
+
+    /// Explains a run that the sender sees, without naming runs that it does not see.
+    pub(crate) async fn explain(&self, app: &Shared, run: RunId) -> ApiResult<Explanation> {
+        let runtime = app.windlass.runtime();
+        Ok(match self.restriction() {
+            Some(_) => runtime.explain_to_principal(run).await?,
+            None => runtime.explain(run).await?,
+        })
     }
 
     /// A refused request, without the run of another principal that it may name.
@@ -329,6 +338,11 @@ impl RunReader {
             }
             access => Err(missing_scope(access, Scope::Read)),
         }
+    }
+
+    /// The sender.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// Whether the sender needs a permission for each run.

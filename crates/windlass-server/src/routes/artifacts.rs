@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use windlass::Artifact;
 use windlass::store::{Access, ArtifactError, ArtifactId, ArtifactReader, Stored};
 
-use super::calls::check_session;
+use super::calls::{check_session, may_use_session};
 use super::range::{ByteRange, parse_range};
 use crate::access::{Authorized, Call, Identity, Read};
 use crate::app::Shared;
@@ -56,6 +56,7 @@ pub(super) async fn store(
     request: Request,
 ) -> ApiResult {
     check_session(&query.session)?;
+    may_use_session(&app, &authorized.identity, &query.session).await?;
     let content_type =
         request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let media_type = query.media_type.or(content_type).unwrap_or_else(|| UNKNOWN_TYPE.to_owned());

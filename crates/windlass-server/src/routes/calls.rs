@@ -49,7 +49,9 @@ pub(super) async fn call(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    may_use_session(&app, &authorized.identity, start.session.as_ref()).await?;
+    if let Some(session) = &start.session {
+        may_use_session(&app, &authorized.identity, session).await?;
+    }
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     let tool = tool_name(&windlass, &request.tool);
@@ -92,7 +94,9 @@ pub(super) async fn batch(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    may_use_session(&app, &authorized.identity, start.session.as_ref()).await?;
+    if let Some(session) = &start.session {
+        may_use_session(&app, &authorized.identity, session).await?;
+    }
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
@@ -193,9 +197,9 @@ fn start(sender: &Identity, key: Option<String>, session: Option<String>, cause:
 }
 
 /// Refuses a session that belongs to another principal, whose messages and secrets a tool could read.
-pub(super) async fn may_use_session(app: &Shared, sender: &Identity, session: Option<&Arc<str>>) -> ApiResult<()> {
-    let (Some(principal), Some(session)) = (sender.restriction(), session) else { return Ok(()) };
-    match app.windlass.session(session.clone()).info().await? {
+pub(super) async fn may_use_session(app: &Shared, sender: &Identity, session: &str) -> ApiResult<()> {
+    let Some(principal) = sender.restriction() else { return Ok(()) };
+    match app.windlass.session(session).info().await? {
         // One that was never opened has nothing that its runs could read.
         Some(info) if info.opened && info.owner.as_ref().is_some_and(|owner| owner != principal) => {
             Err(Refusal::not_found(format!("there is no session {session:?}; use a name of your own")))
@@ -221,12 +225,17 @@ async fn unfinished(app: &Shared, sender: &Identity, submitted: &mut Submitted, 
         },
         Some(error) => return Err(sender.refusal(app, error).await),
     };
-    accepted(app, run, sender.run_access(app, run)).await
+    accepted(app, sender, run, sender.run_access(app, run)).await
 }
 
 /// A 202 response with the location of the run. `access`: the permission to read it, for a token that needs one.
-pub(super) async fn accepted(app: &Shared, run: RunId, access: Option<String>) -> ApiResult<Response> {
-    let explanation = app.windlass.runtime().explain(run).await?;
+pub(super) async fn accepted(
+    app: &Shared,
+    sender: &Identity,
+    run: RunId,
+    access: Option<String>,
+) -> ApiResult<Response> {
+    let explanation = sender.explain(app, run).await?;
     let (state, moves) = (show::state(&explanation.state), show::moves(&explanation));
     Ok(accepted_response(&Accepted { run, state, sentence: explanation.sentence, moves, access }))
 }

@@ -60,7 +60,7 @@ pub(super) async fn cancel(
     let reason = reason(request.reason)?;
     authorized.identity.may_act_on(&app, run).await?;
     app.windlass.runtime().cancel_under(key.as_deref(), run, &authorized.identity.name, &reason).await?;
-    accepted(&app, run, None).await
+    accepted(&app, &authorized.identity, run, None).await
 }
 
 /// Resume a held run
@@ -71,7 +71,7 @@ pub(super) async fn cancel(
     responses((status = 202, description = "The run continues", body = Accepted)))]
 pub(super) async fn resume(
     State(app): State<Shared>,
-    _authorized: Authorized<Admin>,
+    authorized: Authorized<Admin>,
     _key: IdempotencyKey,
     RunParam(run): RunParam,
 ) -> ApiResult {
@@ -84,7 +84,7 @@ pub(super) async fn resume(
         _ => return Err(Error::Conflict(format!("the run is not held. {}", explanation.sentence)).into()),
     }
     app.windlass.runtime().resume(run).await?;
-    accepted(&app, run, None).await
+    accepted(&app, &authorized.identity, run, None).await
 }
 
 /// Finish a held run with a given outcome
@@ -123,7 +123,7 @@ pub(super) async fn finish(
             shown.sentence = Some(format!("{sentence}; its journal is damaged ({place}) and cannot be shown"));
             shown
         }
-        _ => full_run(&app, run).await?,
+        _ => full_run(&app, &authorized.identity, run).await?,
     }))
 }
 
@@ -195,7 +195,7 @@ pub(super) async fn signal(
     authorized.identity.run(&app, run).await?;
     authorized.identity.may_act_on(&app, run).await?;
     app.windlass.runtime().signal(run, &name, request.value, key.as_deref()).await?;
-    accepted(&app, run, None).await
+    accepted(&app, &authorized.identity, run, None).await
 }
 
 /// Check a run's journal against the tools of this server

@@ -273,14 +273,14 @@ pub(super) async fn get(
     Query(query): Query<RunQuery>,
 ) -> ApiResult {
     reader.may_read(&app, run, query.access.as_deref()).await?;
-    Ok(ok(&full_run(&app, run).await?))
+    Ok(ok(&full_run(&app, reader.identity(), run).await?))
 }
 
 /// A run with the fields that lists do not have.
-pub(super) async fn full_run(app: &Shared, run: RunId) -> ApiResult<Run> {
+pub(super) async fn full_run(app: &Shared, sender: &Identity, run: RunId) -> ApiResult<Run> {
     let info = info(app, run).await?;
     let mut shown = show::run(&info);
-    shown.sentence = Some(app.windlass.runtime().explain(run).await?.sentence);
+    shown.sentence = Some(sender.explain(app, run).await?.sentence);
     shown.layers = app.windlass.runtime().layers_of(run).await?.names().iter().map(ToString::to_string).collect();
     if let windlass::run::RunState::Finished { .. } = info.state {
         shown.outcomes = match app.windlass.runtime().attach(run).await {
@@ -336,7 +336,7 @@ pub(super) async fn outcome(
         }
         Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => {
             let access = query.access.filter(|_| reader.needs_access());
-            accepted(&app, run, access).await
+            accepted(&app, reader.identity(), run, access).await
         }
         Some(Err(error)) => Err(error.into()),
     }
@@ -459,7 +459,7 @@ pub(super) async fn explain(
     RunParam(run): RunParam,
 ) -> ApiResult {
     authorized.identity.run(&app, run).await?;
-    Ok(ok(&show::explanation(&app.windlass.runtime().explain(run).await?)))
+    Ok(ok(&show::explanation(&authorized.identity.explain(&app, run).await?)))
 }
 
 /// Export a run as a document

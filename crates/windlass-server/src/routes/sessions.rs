@@ -6,8 +6,10 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use windlass::session::{
-    Author, NewMessage, Session, SessionCursor, SessionFilter, SessionInfo, SessionMessage, UnfinishedRuns,
+    Author, NewMessage, Session, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionRefusal,
+    UnfinishedRuns,
 };
+
 use windlass::{Content, Error, Timestamp};
 
 use super::calls::check_session;
@@ -72,8 +74,9 @@ pub(super) async fn session(app: &Shared, sender: &Identity, name: &str) -> ApiR
     Ok(session)
 }
 
+/// The same words as for a write to a session that does not exist.
 fn missing(session: &Session) -> Refusal {
-    Refusal::not_found(format!("there is no session {:?}", session.name()))
+    Refusal::not_found(SessionRefusal::Missing.sentence(session.name()))
 }
 
 /// The refusal for a write that the session itself refused.
@@ -144,8 +147,13 @@ pub(super) async fn put(
 ) -> ApiResult {
     let session = session(&app, &authorized.identity, &name).await?;
     // A token without the scope `admin` opens sessions for its own principal.
-    let principal = authorized.identity.principal.as_deref();
-    let owner = authorized.identity.restriction().map(|own| &**own).or(request.owner.as_deref()).or(principal);
+    let owner = match (authorized.identity.restriction(), request.owner.as_deref()) {
+        (Some(own), _) => Some(&**own),
+        (None, Some(named)) => Some(named),
+        // With the scope, a session of another principal keeps its owner.
+        (None, None) if session.info().await?.is_some_and(|info| info.owner.is_some()) => None,
+        (None, None) => authorized.identity.principal.as_deref(),
+    };
     let created = session.open(request.title.as_deref(), owner).await.map_err(refused)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(json(status, &view(&existing(&session).await?)))

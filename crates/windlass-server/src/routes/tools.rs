@@ -214,7 +214,7 @@ pub(super) async fn check(
     let args = Value::Object(request.args);
     if let Some(session) = &request.session {
         check_session(session)?;
-        may_use_session(&app, &authorized.identity, Some(&session.as_str().into())).await?;
+        may_use_session(&app, &authorized.identity, session).await?;
     }
     let case = Hypothetical {
         session: request.session,

@@ -116,9 +116,11 @@ pub(crate) fn moves(explanation: &Explanation) -> Vec<wire::Move> {
 
 fn move_reason(why: &Why) -> MoveReason {
     match why {
-        Why::Queued { session, behind } => {
-            MoveReason::Queued { session: session.as_deref().map(str::to_owned), behind: behind.clone() }
-        }
+        Why::Queued { session, behind, others } => MoveReason::Queued {
+            session: session.as_deref().map(str::to_owned),
+            behind: behind.clone(),
+            others: *others,
+        },
         Why::Suspect => MoveReason::Suspect,
         Why::Attempt { operation, attempt, since, over_by } => MoveReason::Attempt {
             operation: operation.clone(),
@@ -141,9 +143,11 @@ fn move_reason(why: &Why) -> MoveReason {
             over_by: (*over_by).into(),
             said: said.as_deref().map(str::to_owned),
         },
-        Why::Key { key, holder } => {
-            MoveReason::Key { key: key.to_string(), holder: holder.as_ref().map(operation_ref) }
-        }
+        Why::Key { key, holder, other_principal } => MoveReason::Key {
+            key: key.to_string(),
+            holder: holder.as_ref().map(operation_ref),
+            other_principal: *other_principal,
+        },
         Why::CleaningUp { by, reason, until } => {
             MoveReason::CleaningUp { by: by.clone(), reason: reason.clone(), until: (*until).into() }
         }

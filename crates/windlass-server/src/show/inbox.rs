@@ -125,7 +125,7 @@ impl Item {
         .into_iter();
         let moves = match info.state {
             RunState::Finished { .. } => Vec::new(),
-            _ => windlass.runtime().explain(info.run).await?.moves,
+            _ => windlass.runtime().explain_to_principal(info.run).await?.moves,
         };
         let shown = items.iter().map(|item| {
             let sentence = moves.iter().find(|one| one.path == item.id.path).map(|one| one.sentence.clone());

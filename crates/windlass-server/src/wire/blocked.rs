@@ -283,6 +283,9 @@ pub enum MoveReason {
         /// Unfinished runs of the session that come first.
         #[schema(value_type = Vec<String>)]
         behind: Vec<RunId>,
+        /// Number of such runs that are not named, because they act for other principals.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        others: u64,
     },
     /// A process died while it drove the run. The run waits until other such runs have been driven.
     Suspect,
@@ -342,6 +345,9 @@ pub enum MoveReason {
         /// The call that holds the key, if it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holder: Option<OperationRef>,
+        /// Whether the holder is not named, because it acts for another principal.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        other_principal: bool,
     },
     /// The run was cancelled and cleans up.
     CleaningUp {
@@ -363,9 +369,10 @@ pub enum MoveReason {
     OwnerGone,
     /// What the run waits for depends on another run, which is not driven. Only where no server drives the file.
     NotDriven {
-        /// The other run.
-        #[schema(value_type = String, format = "uuid")]
-        run: RunId,
+        /// The other run; absent if it acts for another principal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<String>, format = "uuid")]
+        run: Option<RunId>,
     },
     /// A message is in the run's mailbox. Only where no server drives the file.
     InMailbox {
@@ -375,4 +382,8 @@ pub enum MoveReason {
     /// A reason that this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

@@ -171,6 +171,10 @@ async fn e13_the_same_call_repeated_in_one_session_is_refused() {
         message.starts_with("refused: `add` was called 5 times") && message.contains("do something else"),
         "{message}"
     );
+    assert_eq!(error["code"], "loop");
+    // The store keeps the count, so another server continues it.
+    let world = world.restart(Options::default()).await;
+    assert_eq!(world.client.post("/v1/calls", call("s")).await.is(200)["outcome"]["error"]["code"], "loop");
     // A repeated request with a key is not a new call.
     let again = world.client.post_as("k0", "/v1/calls", call("s")).await.is(200);
     assert_eq!(again["outcome"]["value"], 3, "{again}");

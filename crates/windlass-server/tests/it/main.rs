@@ -21,5 +21,6 @@ mod server;
 mod sessions;
 mod shutdown;
 mod visibility;
+mod visibility_matrix;
 mod webhook;
 mod world;

@@ -98,10 +98,7 @@ impl Client {
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Answer {
-        let response = self.open(method, path, headers, body).await;
-        let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("in time").unwrap().to_bytes();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+        collect(self.open(method, path, headers, body).await).await
     }
 
     pub(crate) async fn open(
@@ -139,6 +136,13 @@ impl Client {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Events { body: response.into_body(), text: String::new(), ready: VecDeque::new(), comments: 0 }
     }
+}
+
+/// The whole response.
+pub(crate) async fn collect(response: hyper::Response<Incoming>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("in time").unwrap().to_bytes();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
 /// One server-sent event.

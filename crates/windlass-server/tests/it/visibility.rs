@@ -416,3 +416,29 @@ async fn l28_w07_a_check_is_made_for_the_principal_of_the_token() {
         assert_eq!(made.status, if verdict == "runs" { 200 } else { 202 }, "the call does what the check says");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l28_an_explanation_names_no_run_of_another_principal() {
+    let world = World::new().await;
+    let tokens = Tokens::of(&world.client).await;
+    let keyed = json!({"tool": "keyed", "session": "s", "wait_ms": 0});
+    let first = tokens.ada.post("/v1/calls", keyed.clone()).await.is(202)["run"].as_str().unwrap().to_owned();
+    item(&tokens.admin, &first).await;
+    let second = tokens.bob.post("/v1/calls", keyed).await.is(202)["run"].as_str().unwrap().to_owned();
+    world.run_in_as(&tokens.bob, &second, "suspended").await;
+    let paths =
+        [format!("/v1/runs/{second}/explain"), format!("/v1/runs/{second}"), format!("/v1/runs/{second}/outcome")];
+    for path in &paths {
+        let text = String::from_utf8(tokens.bob.get(path).await.body.to_vec()).unwrap();
+        assert!(text.contains("which a run of another principal holds"), "{path}: {text}");
+        assert!(!text.contains(&first), "{path}: {text}");
+        let text = String::from_utf8(tokens.admin.get(path).await.body.to_vec()).unwrap();
+        assert!(text.contains(&format!("which run {first} holds")), "{path}: {text}");
+    }
+    let why = tokens.bob.get(&paths[0]).await.is(200)["moves"][0].clone();
+    assert_eq!((&why["why"], &why["other_principal"], why.get("holder")), (&json!("key"), &json!(true), None), "{why}");
+    // The other principal's own run may be named.
+    let third = tokens.ada.post("/v1/calls", json!({"tool": "keyed", "wait_ms": 0})).await.is(202);
+    let third = world.run_in_as(&tokens.ada, third["run"].as_str().unwrap(), "suspended").await;
+    assert!(third["sentence"].as_str().unwrap().contains(&first), "{third}");
+}

@@ -164,6 +164,10 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
         let said: Value = ctx.wait(name.as_str()).await?;
         Ok(json!({"said": said}))
     });
+    let keyed = Tool::durable_fn("keyed", "Asks a person, one call at a time.", |mut ctx: Ctx, _: Value| async move {
+        ctx.wait::<Value>("word").await
+    });
+    let keyed = keyed.key(windlass::tool::spec::KeyExpression::parse("'till'").expect("it is valid"));
     let steps = Tool::durable_fn("steps", "Does things in steps.", |mut ctx: Ctx, args: Value| async move {
         for n in 0..args["n"].as_u64().unwrap_or(3) {
             let name = "step".to_owned() + &".".repeat(args["pad"].as_u64().unwrap_or(0) as usize);
@@ -175,7 +179,8 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
         .with(|spec| spec.guards.connection = Some("post".into()));
     let big = any("big", "Says much.", |args| Ok(json!("y".repeat(args["bytes"].as_u64().unwrap_or(0) as usize))))
         .effect(Effect::Readonly);
-    vec![big, add, charge, pay, hang, slow, fail, ask, steps, mail]
+    let doubt = any("doubt", "Cannot tell.", |_| Err(ToolError::in_doubt("no answer came")));
+    vec![big, doubt, keyed, add, charge, pay, hang, slow, fail, ask, steps, mail]
 }
 
 struct Adds;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
 use windlass_core::store::{
-    Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SessionVerdict, StoreError, Tidied, Turn,
+    Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SeenOutcome, SessionVerdict, StoreError, Tidied, Turn,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
@@ -109,6 +109,8 @@ pub(super) struct Write {
     pub(super) mail: Vec<PendingMessage>,
     pub(super) refers: Vec<blobs::ReferenceRequest>,
     pub(super) posts: Vec<EncodedPost>,
+    /// Outcomes that the end of the run adds to its session.
+    pub(super) outcomes: Option<(Timestamp, Vec<SeenOutcome>)>,
 }
 
 pub(super) struct EncodedState {
@@ -279,6 +281,7 @@ impl Write {
             mail,
             refers,
             posts,
+            outcomes,
         } = self;
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty());
         let about_itself = create.is_some()
@@ -286,7 +289,8 @@ impl Write {
             || state.is_some()
             || doubts.is_some()
             || parks.is_some()
-            || places.is_some();
+            || places.is_some()
+            || outcomes.is_some();
         let about_mail = examined.is_some() || !consumed.is_empty();
         let appends = !records.is_empty() && records.text.payloads.is_empty();
         appends && !(about_others || about_itself || about_mail)
@@ -309,6 +313,7 @@ impl Write {
             mail: Vec::new(),
             refers: Vec::new(),
             posts: Vec::new(),
+            outcomes: None,
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -360,6 +365,7 @@ impl Write {
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
             Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
+            Change::Outcomes { at, outcomes } => self.outcomes = Some((at, outcomes)),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

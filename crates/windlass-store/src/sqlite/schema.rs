@@ -192,8 +192,8 @@ CREATE VIEW journal AS
 const MIGRATIONS: [&[&str]; 11] =
     [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10, FROM_V11];
 
-/// In version 11 a session had neither settings nor a choice of tools, and no files. New files are created with these statements too.
-const FROM_V11: &[&str] = &[sessions::SETTINGS, sessions::files::DDL];
+/// In version 11 a session was a title with messages, data and secrets. New files are created with these statements too.
+const FROM_V11: &[&str] = &[sessions::SETTINGS, sessions::files::DDL, sessions::OUTCOMES];
 
 /// In version 10 a session was only a name.
 const FROM_V10: &[&str] = &[sessions::DDL, sessions::TRIGGER];

@@ -162,6 +162,9 @@ impl WriteTx<'_> {
         if head.session.is_some() && write.create.is_none() && (write.finishes() || write.continues) {
             sessions::forget_verdicts(connection, head.id)?;
         }
+        if let (Some(session), Some(outcomes)) = (head.session, &write.outcomes) {
+            sessions::add_outcomes(connection, session, outcomes)?;
+        }
         if let Some(state) = &write.state {
             let ends_turn = head.turn && state.phase == RunPhase::Finished;
             head.phase = state.phase;

@@ -7,9 +7,9 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::super::{
-    Closing, DataEntry, DataKind, FileInfo, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
-    SessionInfo, SessionMessage, SessionOperation, SessionPath, SessionRefusal, SessionVerdict, SessionWrite,
-    Sessions as SessionStore, StoreError, refuse_session_write,
+    Closing, DataEntry, DataKind, FileInfo, NewMessage, RecentOutcomes, SeenOutcome, SessionAnswer, SessionChange,
+    SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionPath, SessionRefusal,
+    SessionVerdict, SessionWrite, Sessions as SessionStore, StoreError, refuse_session_write,
 };
 use super::sessions::{Session, Sessions};
 use super::{Inner, MemoryStore, ready};
@@ -27,6 +27,7 @@ pub(super) struct SessionRow {
     entries: BTreeMap<(DataKind, Arc<str>), (Value, Timestamp)>,
     pub(super) files: BTreeMap<SessionPath, FileInfo>,
     verdicts: BTreeMap<RunId, Vec<(Arc<str>, SessionVerdict)>>,
+    pub(super) outcomes: RecentOutcomes,
 }
 
 impl SessionRow {
@@ -95,6 +96,12 @@ impl Sessions {
             tracing::warn!(%session, "a message of an outcome was left out: the session is closed");
         } else if row.repeated(&message).is_none() {
             row.post(message, at);
+        }
+    }
+
+    pub(super) fn add_outcomes(&mut self, session: Option<&Arc<str>>, at: Timestamp, outcomes: &[SeenOutcome]) {
+        if let Some(found) = session.and_then(|session| self.all.get_mut(session)) {
+            found.row.outcomes.add(at, outcomes);
         }
     }
 
@@ -268,6 +275,11 @@ impl SessionStore for MemoryStore {
         let entries = inner.sessions.all.get(&session).into_iter().flat_map(|session| &session.row.entries);
         let of_kind = entries.filter(|((other, _), _)| *other == kind);
         ready(Ok(of_kind.map(|((_, name), (_, at))| DataEntry { name: name.clone(), at: *at }).collect()))
+    }
+
+    fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>> {
+        let inner = self.inner.lock();
+        ready(Ok(inner.sessions.all.get(&session).map(|session| session.row.outcomes.clone()).unwrap_or_default()))
     }
 
     fn purge_session(&self, name: Arc<str>) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -9,7 +9,7 @@ use super::scene::{
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::state::{Blocked, RunState};
-use crate::store::{Author, Change, Creation, NewMessage, Store, StoreError};
+use crate::store::{Author, Change, Creation, NewMessage, SeenOutcome, Store, StoreError};
 use crate::testing::block_on;
 
 /// Makes a worker's lease end at this time.
@@ -116,6 +116,7 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Refer { run: of, artifacts: Vec::new(), by: of },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
         Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
+        Change::Outcomes { at: at(1), outcomes: vec![SeenOutcome::New] },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -133,7 +134,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Consumed(_)
             | Change::Refer { .. }
             | Change::Mail { .. }
-            | Change::Post { .. } => {}
+            | Change::Post { .. }
+            | Change::Outcomes { .. } => {}
         }
     }
     changes

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::scene::{Owner, at, finished, info, must, new, outside, record, run, start};
 use crate::store::{
-    Author, Change, Creation, DataKind, NewMessage, SessionAnswer, SessionChange, SessionFilter, SessionInfo,
-    SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Store, StoreError, Turn,
+    Author, Change, Creation, DataKind, NewMessage, RecentOutcomes, SeenOutcome, SessionAnswer, SessionChange,
+    SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Store,
+    StoreError, Turn,
 };
 use crate::testing::block_on;
 use crate::tool::Content;
@@ -340,6 +341,47 @@ pub(super) fn l20_w09_a_closed_session_is_purged_when_its_runs_have_ended(store:
     assert_eq!(session(store), None);
     must(outside(store, vec![start(2, in_session(2))]));
     assert_eq!(session(store).and_then(|session| session.closed), None, "the name is free");
+}
+
+fn outcomes(store: &dyn Store) -> RecentOutcomes {
+    must(block_on(store.sessions().recent_outcomes("s".into())))
+}
+
+/// The end of a run in which call 1 had this result.
+fn ends_with(result: u64, now: i64) -> Vec<Change> {
+    let outcomes = vec![SeenOutcome::Compared { call: 1, result }];
+    let ends = vec![record(1, json!("end"))];
+    vec![Change::Append(ends), Change::State(finished()), Change::Outcomes { at: at(now), outcomes }]
+}
+
+pub(super) fn e13_the_outcomes_of_a_session_are_kept_and_added_once(store: &dyn Store) {
+    assert_eq!(outcomes(store), RecentOutcomes::default(), "no such session");
+    for n in 1..=3 {
+        let owner = Owner::create_as(store, n, in_session(n));
+        must(owner.submit(ends_with(7, i64::from(n))));
+        must(owner.submit(ends_with(7, i64::from(n))));
+        assert_eq!(outcomes(store).repeats(1), u32::from(n), "a resubmitted commit adds nothing");
+    }
+    let stale = Owner { epoch: 9, ..Owner::create_as(store, 4, in_session(4)) };
+    assert!(stale.submit(ends_with(7, 4)).is_err());
+    assert_eq!(outcomes(store).repeats(1), 3, "a refused commit adds nothing");
+    Owner::create_as(store, 5, in_session(5)).write(ends_with(8, 5));
+    assert_eq!(outcomes(store).repeats(1), 1, "another result");
+    Owner::create_as(store, 6, Creation { session: Some("other".into()), ..new(6) }).write(ends_with(8, 6));
+    Owner::create(store, 7).write(ends_with(8, 7));
+    assert_eq!(outcomes(store).repeats(1), 1, "another session, and none");
+    let later = at(5) + crate::limits::LOOP_MEMORY;
+    assert!(!outcomes(store).is_past(later) && outcomes(store).is_past(later + Duration::from_micros(1)));
+}
+
+pub(super) fn e13_the_outcomes_of_a_session_go_with_it(store: &dyn Store) {
+    Owner::create_as(store, 1, in_session(1)).write(ends_with(7, 1));
+    must(block_on(store.purge(run(1), at(9))));
+    assert_eq!((session(store), outcomes(store)), (None, RecentOutcomes::default()), "with its last run");
+    Owner::create_as(store, 2, in_session(2)).write(ends_with(7, 2));
+    assert_eq!(outcomes(store).repeats(1), 1, "a new session of that name");
+    assert_eq!((close(store, 3), purge(store)), (Ok(SessionAnswer::Done), Ok(())));
+    assert_eq!(outcomes(store), RecentOutcomes::default(), "with its content");
 }
 
 pub(super) fn l20_w09_a_session_without_runs_is_purged_at_once(store: &dyn Store) {

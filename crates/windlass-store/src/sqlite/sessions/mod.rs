@@ -2,11 +2,13 @@
 
 mod audit;
 pub(super) mod files;
+mod outcomes;
 mod purge;
 mod read;
 mod write;
 
 pub(super) use audit::check_secrets;
+pub(super) use outcomes::{DDL as OUTCOMES, add as add_outcomes};
 pub(super) use purge::{delete_unused, due_sessions};
 pub(super) use write::{EncodedPost, SessionJob, forget_verdicts};
 
@@ -96,7 +98,7 @@ CREATE TRIGGER sessions_sum
 ";
 
 /// Selects damaged rows.
-pub(super) const DAMAGED: [&str; 4] = [
+pub(super) const DAMAGED: [&str; 5] = [
     "SELECT NULL, 'the row of session ' || name FROM sessions
      WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept, settings, tools)",
     "SELECT NULL, 'message ' || position || ' of session ' ||
@@ -106,6 +108,7 @@ pub(super) const DAMAGED: [&str; 4] = [
      FROM session_data WHERE sum != windlass_sum(session, secret, name, at, value)",
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = verdicts.run), 'the answer to its write to a session' FROM verdicts
      WHERE sum != windlass_sum(run, key, body)",
+    outcomes::DAMAGED,
 ];
 
 /// Adds a session. `kept` as in the table.
@@ -191,6 +194,7 @@ mod tests {
             (read::MESSAGES, "SEARCH messages USING PRIMARY KEY (session=? AND position>?)"),
             (write::BY_DEDUPE, "SEARCH messages USING INDEX messages_by_dedupe (session=? AND dedupe=?)"),
             (write::VERDICT, "SEARCH verdicts USING PRIMARY KEY (run=? AND key=?)"),
+            (outcomes::BY_NAME, "SEARCH outcomes USING INTEGER PRIMARY KEY (rowid=?)"),
             (purge::DUE, "SEARCH sessions USING COVERING INDEX sessions_closed (closed>? AND closed<?)"),
             (files::FILE, "SEARCH files USING PRIMARY KEY (session=? AND path=?)"),
             (files::BELOW, "SEARCH files USING PRIMARY KEY (session=? AND path>? AND path<?)"),

@@ -9,7 +9,7 @@ use windlass_core::time::Timestamp;
 
 use super::super::read::size;
 use super::super::write_tx::{JobError, WriteTx};
-use super::StoredSession;
+use super::{StoredSession, outcomes};
 
 /// Sessions that one scan returns.
 const MAX_DUE: i64 = 16;
@@ -66,6 +66,7 @@ impl WriteTx<'_> {
             return Ok(SessionPurge { rows: removed, is_done: false });
         }
         let more = connection.prepare_cached("DELETE FROM session_data WHERE session = ?1")?.execute([id])?;
+        outcomes::forget(connection, id)?;
         let sql = "UPDATE sessions SET title = NULL, owner = NULL, kept = 0 WHERE id = ?1 AND closed IS NOT NULL";
         connection.prepare_cached(sql)?.execute([id])?;
         delete_unused(connection, id)?;
@@ -81,5 +82,9 @@ fn unfinished_run(connection: &Connection, session: i64) -> rusqlite::Result<Opt
 /// Deletes the row of a session of which nothing is kept.
 pub(in crate::sqlite) fn delete_unused(connection: &Connection, session: i64) -> rusqlite::Result<()> {
     let sql = "DELETE FROM sessions WHERE id = ?1 AND kept = 0 AND NOT EXISTS (SELECT 1 FROM runs WHERE session = ?1)";
-    connection.prepare_cached(sql)?.execute([session]).map(|_| ())
+    if connection.prepare_cached(sql)?.execute([session])? > 0 {
+        // The number of the session may be used again.
+        outcomes::forget(connection, session)?;
+    }
+    Ok(())
 }

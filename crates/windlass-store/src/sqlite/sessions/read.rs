@@ -6,8 +6,8 @@ use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
 use windlass_core::store::{
-    Author, DataEntry, DataKind, Promise, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionVerdict,
-    SessionWrite, Sessions, StoreError,
+    Author, DataEntry, DataKind, Promise, RecentOutcomes, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+    SessionVerdict, SessionWrite, Sessions, StoreError,
 };
 use windlass_core::time::Timestamp;
 
@@ -180,6 +180,10 @@ impl Sessions for SqliteStore {
 
     fn session_entries(&self, session: Arc<str>, kind: DataKind) -> BoxFuture<'_, Result<Vec<DataEntry>, StoreError>> {
         Box::pin(async move { self.readers.session_entries(&session, kind) })
+    }
+
+    fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>> {
+        Box::pin(async move { self.readers.recent_outcomes(&session) })
     }
 
     fn purge_session(&self, name: Arc<str>) -> BoxFuture<'_, Result<(), StoreError>> {

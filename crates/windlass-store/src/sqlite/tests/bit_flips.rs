@@ -9,8 +9,8 @@ use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SessionChange, SessionFilter,
-    SessionOperation, SessionWrite, Sessions, Turn,
+    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SeenOutcome, SessionChange,
+    SessionFilter, SessionOperation, SessionWrite, Sessions, Turn,
 };
 use windlass_core::tool::Content;
 
@@ -86,7 +86,8 @@ fn fill(store: &SqliteStore) {
     block_on(Artifacts::append(store, open, b"not finished".to_vec())).unwrap();
     // Still running when the process dies.
     write(6, 0, vec![Change::Create(creation("u", Some("running"), Some("s"))), append(json!("begun"))]);
-    write(6, 1, vec![append(json!("goes on"))]);
+    let outcomes = vec![SeenOutcome::Compared { call: 1, result: 2 }];
+    write(6, 1, vec![append(json!("goes on")), Change::Outcomes { at, outcomes }]);
     fill_sessions(store);
 }
 
@@ -159,6 +160,7 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
     add("sessions", format!("{:?}", block_on(store.list_sessions(SessionFilter::default(), None, 9))));
     add("messages", format!("{:?}", block_on(store.session_messages("s".into(), 0, 9))));
     add("value", format!("{:?}", block_on(store.session_value("s".into(), DataKind::Value, "n".into()))));
+    add("outcomes", format!("{:?}", block_on(store.recent_outcomes("s".into()))));
     add("secrets", format!("{:?}", block_on(store.session_entries("s".into(), DataKind::Secret))));
     let late = Change::Start { run: run(8), creation: creation("t", None, Some("done")), records: Vec::new() };
     add("closed", format!("{:?}", commit(&store, Commit { guard: Guard::Outsider, changes: vec![late] })));
@@ -235,7 +237,7 @@ impl Rng {
     }
 }
 
-const TABLES: [(&str, &[&str]); 17] = [
+const TABLES: [(&str, &[&str]); 18] = [
     ("file", &["rowid"]),
     ("workers", &["id"]),
     ("sessions", &["id"]),
@@ -253,6 +255,7 @@ const TABLES: [(&str, &[&str]); 17] = [
     ("messages", &["session", "position"]),
     ("session_data", &["session", "secret", "name"]),
     ("verdicts", &["run", "key"]),
+    ("outcomes", &["session"]),
 ];
 
 /// A cell of the file: its table, its column, and which row.
