@@ -68,6 +68,8 @@ mod runs;
 mod secret_outputs;
 mod secrets;
 mod session_data;
+mod session_tools;
+mod session_tools_crash;
 mod sessions;
 mod sessions_crash;
 mod shaky;

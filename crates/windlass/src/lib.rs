@@ -92,10 +92,11 @@ pub mod session {
     #![doc = include_str!("docs/session.md")]
 
     pub use windlass_core::call::SessionView;
-    pub use windlass_core::ctx::CtxSession;
+    pub use windlass_core::ctx::{CtxSession, ShownTool};
     pub use windlass_core::store::{
         Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
     };
+    pub use windlass_core::tool::{SessionTools, ToolsChange};
     pub use windlass_core::{Posted, Session, UnfinishedRuns};
 }
 

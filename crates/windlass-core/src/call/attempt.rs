@@ -19,7 +19,7 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::run::reply::Signer;
 use crate::store::ArtifactId;
-use crate::tool::Effect;
+use crate::tool::{Effect, Toolbox};
 
 /// One attempt of a call or step. Clones share it.
 #[derive(Clone)]
@@ -138,7 +138,7 @@ impl Attempt {
     /// or is no longer driven here.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.0.origin.session.clone()?;
-        Some(SessionView::new(self.home()?.kernel.store.clone(), session))
+        Some(SessionView::new(self.home()?.kernel.store.clone(), session, None))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.
@@ -270,11 +270,24 @@ pub struct Call {
     args: Arc<Value>,
     id: Option<Arc<str>>,
     prepared: Option<Arc<Value>>,
+    /// The tools of its scope, if that is not the runtime's own.
+    scope: Option<Toolbox>,
 }
 
 impl Call {
     pub(crate) fn new(attempt: Attempt, tool: ToolId, args: Arc<Value>, id: Option<Arc<str>>) -> Self {
-        Self { attempt, tool, args, id, prepared: None }
+        Self { attempt, tool, args, id, prepared: None, scope: None }
+    }
+
+    pub(crate) fn in_scope(mut self, scope: Option<Toolbox>) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// The session of its run; see [`Attempt::session`]. It also lists the tools that the session shows.
+    pub fn session(&self) -> Option<SessionView> {
+        let session = self.attempt.0.origin.session.clone()?;
+        Some(SessionView::new(self.attempt.home()?.kernel.store.clone(), session, self.scope.clone()))
     }
 
     pub(crate) fn with_prepared(mut self, payload: Option<Arc<Value>>) -> Self {

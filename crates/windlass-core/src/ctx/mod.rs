@@ -6,6 +6,7 @@ mod first;
 pub mod park;
 pub(crate) mod runs;
 mod session;
+mod session_tools;
 mod step;
 mod steps;
 pub(crate) mod undo;
@@ -21,6 +22,7 @@ pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;
 pub use runs::{Handle, Join, Spawn};
 pub use session::CtxSession;
+pub use session_tools::ShownTool;
 pub use step::{CtxStep, Step, StepOutput, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 

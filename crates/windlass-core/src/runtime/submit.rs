@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Runtime, Start, finished};
+use super::{Runtime, Start, background, finished};
 use crate::begin::{Calls, NewRun, batch_asked};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
@@ -93,6 +93,18 @@ impl Runtime {
     ///
     /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
+        match &how.session {
+            Some(session) => {
+                let tools = self.kernel.store.sessions().live_tools(session.clone()).await?;
+                let toolbox = self.toolbox.in_session(tools);
+                Self { kernel: self.kernel.clone(), toolbox }.submit_here(work, how).await
+            }
+            None => self.submit_here(work, how).await,
+        }
+    }
+
+    /// Submits work with the tools of this runtime, which are those that the session shows.
+    async fn submit_here(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
         how.check()?;
         let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
@@ -113,7 +125,7 @@ impl Runtime {
             }
             return Ok(stored(run));
         }
-        let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
+        let background = work.calls().iter().try_for_each(|call| background(&self.toolbox, call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
         let new = self.kernel.new_run(&self.toolbox, work, &how)?;
         let run = new.drive.run.id;
@@ -137,8 +149,9 @@ impl Runtime {
     }
 
     async fn start_work(&self, work: Work, how: Start) -> Result<RunId> {
+        let toolbox = self.kernel.toolbox_in(&self.toolbox, how.session.as_ref()).await?;
         for call in work.calls() {
-            self.background(call)?;
+            background(&toolbox, call)?;
         }
         self.submit(work, how).await?.accepted().await
     }
@@ -178,7 +191,9 @@ impl Runtime {
                 self.ensure_claimed(run).await?;
                 Ok((run, true))
             }
-            Err(error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. })) => Err(error.into()),
+            Err(
+                error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. } | StoreError::NoSession { .. }),
+            ) => Err(error.into()),
             Err(error) => {
                 // The run may have been written.
                 self.kernel.nudge(run);
@@ -383,6 +398,7 @@ impl Submitted {
             (
                 error @ (StoreError::KeySpent { .. }
                 | StoreError::SessionClosed { .. }
+                | StoreError::NoSession { .. }
                 | StoreError::Unavailable(_)
                 | StoreError::NoArtifact { .. }),
                 _,

@@ -153,6 +153,7 @@ impl Inner {
                 Change::Start { run, creation, records } => self.start(run, creation, records),
                 Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
                 Change::Post { session, at, message } => self.sessions.post_if_open(&session, at, message),
+                Change::Tools { session, change } => self.sessions.change_tools(&session, &change),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -257,7 +258,7 @@ impl Inner {
             Change::Continue => {
                 entry.next_generation();
                 entry.refusals.clear();
-                self.sessions.forget_verdicts(entry.session.as_ref(), run);
+                self.sessions.verdicts.remove(&run);
                 self.leave_queues(run, &Path::root());
             }
             Change::Leave(paths) => paths.iter().for_each(|path| self.leave_queues(run, path)),
@@ -279,7 +280,7 @@ impl Inner {
         if ends {
             entry.keys = Vec::new();
             entry.refusals.clear();
-            self.sessions.forget_verdicts(entry.session.as_ref(), run);
+            self.sessions.verdicts.remove(&run);
             // The records of this commit are appended by now, and the last of them has the time of the commit.
             entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
         }
@@ -431,7 +432,7 @@ fn change_order(change: &Change) -> u8 {
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
-        Change::Mail { .. } | Change::Post { .. } => 7,
+        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } => 7,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::world::World;
 
 fn screen_tool() -> serde_json::Value {
     json!({"tools": [{"name": "screen", "description": "What is on the screen.", "effect": "readonly",
-        "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": false}}]})
+        "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": false}}], "everywhere": true})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +129,7 @@ async fn e23_invalid_client_tools_are_refused() {
     let tool = |change: serde_json::Value| {
         let mut tool = json!({"name": "t", "description": "d"});
         tool.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        json!({"tools": [tool]})
+        json!({"tools": [tool], "everywhere": true})
     };
     world.client.post("/v1/clients", tool(json!({"name": "add"}))).await.refused(409, "tool_exists");
     for bad in [
@@ -141,7 +141,7 @@ async fn e23_invalid_client_tools_are_refused() {
     ] {
         world.client.post("/v1/clients", tool(bad)).await.refused(422, "invalid_request");
     }
-    world.client.post("/v1/clients", json!({"tools": []})).await.refused(422, "invalid_request");
+    world.client.post("/v1/clients", json!({"tools": [], "everywhere": true})).await.refused(422, "invalid_request");
     until(|| async { (world.client.get("/v1/tools/t").await.status == 404).then_some(()) }).await;
     let admin = world.client.post("/v1/tokens", json!({"name": "root", "scopes": ["admin", "call"]})).await.is(201);
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());

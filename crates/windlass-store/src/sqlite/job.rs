@@ -9,6 +9,7 @@ use windlass_core::store::{
     Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SessionVerdict, StoreError, Tidied, Turn,
 };
 use windlass_core::time::Timestamp;
+use windlass_core::tool::ToolsChange;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
@@ -109,6 +110,7 @@ pub(super) struct Write {
     pub(super) mail: Vec<PendingMessage>,
     pub(super) refers: Vec<blobs::ReferenceRequest>,
     pub(super) posts: Vec<EncodedPost>,
+    pub(super) tools: Vec<(Arc<str>, ToolsChange)>,
 }
 
 pub(super) struct EncodedState {
@@ -279,8 +281,10 @@ impl Write {
             mail,
             refers,
             posts,
+            tools,
         } = self;
-        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty());
+        let about_sessions = !(posts.is_empty() && tools.is_empty());
+        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty()) || about_sessions;
         let about_itself = create.is_some()
             || *continues
             || state.is_some()
@@ -309,6 +313,7 @@ impl Write {
             mail: Vec::new(),
             refers: Vec::new(),
             posts: Vec::new(),
+            tools: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -360,6 +365,7 @@ impl Write {
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
             Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
+            Change::Tools { session, change } => self.tools.push((session, change)),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

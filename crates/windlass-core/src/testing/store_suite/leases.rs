@@ -11,6 +11,7 @@ use crate::path::Path;
 use crate::run::state::{Blocked, RunState};
 use crate::store::{Author, Change, Creation, NewMessage, Store, StoreError};
 use crate::testing::block_on;
+use crate::tool::ToolsChange;
 
 /// Makes a worker's lease end at this time.
 fn renew(store: &dyn Store, worker: u64, until: u64) {
@@ -116,6 +117,7 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Refer { run: of, artifacts: Vec::new(), by: of },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
         Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
+        Change::Tools { session: "s".into(), change: ToolsChange::hide(["t"]) },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -133,7 +135,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Consumed(_)
             | Change::Refer { .. }
             | Change::Mail { .. }
-            | Change::Post { .. } => {}
+            | Change::Post { .. }
+            | Change::Tools { .. } => {}
         }
     }
     changes
