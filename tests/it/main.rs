@@ -71,6 +71,8 @@ mod secrets;
 mod session_data;
 mod session_files;
 mod session_files_crash;
+mod session_tools;
+mod session_tools_crash;
 mod sessions;
 mod sessions_crash;
 mod shaky;

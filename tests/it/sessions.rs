@@ -204,6 +204,7 @@ fn l20_w09_a_session_is_purged_after_its_runs_have_ended() {
             at: windlass_core::time::Timestamp::default(),
             change,
             by: None,
+            access: windlass_core::store::SessionAccess::All,
         };
         let store = world.store.clone();
         world.run(async move { store.sessions().write_session(write).await }).unwrap().unwrap();

@@ -267,6 +267,9 @@ pub const SESSION_VALUE_BYTES: usize = 64 << 10;
 /// Most values of one session, and most secrets. They are listed at once.
 pub const SESSION_ENTRIES: u64 = 1_000;
 
+/// Most names in the choice of tools of one session, and in one change of it.
+pub const SESSION_TOOLS: usize = 1_000;
+
 /// Largest secret of a session, in bytes: enough for a key or a certificate.
 pub const SECRET_BYTES: usize = 16 << 10;
 

@@ -24,6 +24,7 @@ use crate::run::state::{Hold, RunInfo};
 use crate::run::{Belongs, Run};
 use crate::spawn::Spawn;
 use crate::store::{Claimed, MemoryStore, StoreError};
+use crate::tool::LiveTools;
 use crate::worker::Lease;
 
 /// How often a body that wakes itself is polled. A body that wakes itself more often waits for something that is not an
@@ -69,7 +70,7 @@ impl Checks {
 }
 
 /// Checks one journal, that of the run's latest generation.
-pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Check {
+pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>, tools: Option<Arc<LiveTools>>) -> Check {
     let kernel = Arc::new(isolated_kernel(kernel));
     let base = (kernel.env.clock.now(), kernel.env.clock.ticks());
     let seq = journal.len() as u64;
@@ -97,7 +98,7 @@ pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Che
     machine.check_only();
     let belongs = Belongs { attribution: Attribution::of(&info), session: info.session, is_turn: false };
     let run = Run::new(kernel.clone(), info.run, base, belongs, machine);
-    let scope = match kernel.scope_of(&run) {
+    let scope = match kernel.scope_of(&run, tools) {
         Ok(scope) => scope,
         Err(hold) => return Check::Held(hold),
     };

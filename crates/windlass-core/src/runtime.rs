@@ -42,7 +42,7 @@ use crate::spawn::Spawn;
 use crate::store::{Counts, Creation, FileLimits, Filter, Store, StoreError, Turn};
 use crate::time::{Clock, Timestamp, words};
 use crate::tool::spec::Background;
-use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
+use crate::tool::{Layers, NoLayer, Output, RegisterError, ToolError, Toolbox, from_output};
 use crate::value::size;
 use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
@@ -83,6 +83,8 @@ pub struct Start {
     pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub turn: Turn,
+    /// Whether its session must belong to its principal. The session of another one looks missing.
+    pub own_session: bool,
 }
 
 impl Start {
@@ -103,8 +105,8 @@ impl Start {
 
     /// The description of a run without an owner that is started like this.
     pub(crate) fn creation(&self, tool: Arc<str>, at: Timestamp) -> Creation {
-        let Self { key, session, principal, cause, turn } = self.clone();
-        Creation { tool, at, key, session, principal, cause, turn, ..Creation::default() }
+        let Self { key, session, principal, cause, turn, own_session } = self.clone();
+        Creation { tool, at, key, session, principal, cause, turn, own_session, ..Creation::default() }
     }
 }
 
@@ -300,23 +302,10 @@ impl Runtime {
     /// Starts one call and returns its run at once, before the store has confirmed it: unlike
     /// [`start_call`](Runtime::start_call), it may not be durable yet when this returns. For tests and benchmarks.
     pub fn start_unconfirmed(&self, call: ToolCall) -> Result<RunId> {
-        self.background(&call)?;
+        background(&self.toolbox, &call)?;
         let work = Work::Call(call).bounded()?;
         let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default(), Vec::new())?;
         Ok(self.kernel.accept(drive)?.run.id)
-    }
-
-    /// The tool of a call in the background, if it may run there.
-    fn background(&self, call: &ToolCall) -> Result<Option<Arc<Tool>>> {
-        let toolbox = self.toolbox.with_layers(&call.layers).ok();
-        let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
-        match &tool {
-            Some(tool) if tool.spec().guards.background == Background::Never => {
-                let name = &tool.spec().name;
-                Err(Error::Invalid(format!("`{name}` does not run in the background: call it and wait")))
-            }
-            _ => Ok(tool),
-        }
     }
 
     /// Waits for the end of a run, wherever it is driven, and returns the outcomes of its root calls: one, or those of
@@ -431,7 +420,8 @@ impl Runtime {
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
             // A run is finished by hand also if its journal can no longer be read.
             if let Ok(journal) = self.kernel.store.journal(run, 0).await {
-                self.kernel.mark_given(&messages::current(journal), &Path::root(), output);
+                let session = info.session.as_ref();
+                self.kernel.mark_given(session, &messages::current(journal), &Path::root(), output);
             }
         }
         let result = result.map(Arc::new).map_err(Arc::new);
@@ -572,5 +562,18 @@ pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
 impl Runtime {
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
+    }
+}
+
+/// Refuses a call in the background whose tool does not run there.
+fn background(toolbox: &Toolbox, call: &ToolCall) -> Result<()> {
+    let toolbox = toolbox.with_layers(&call.layers).ok();
+    let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
+    match &tool {
+        Some(tool) if tool.spec().guards.background == Background::Never => {
+            let name = &tool.spec().name;
+            Err(Error::Invalid(format!("`{name}` does not run in the background: call it and wait")))
+        }
+        _ => Ok(()),
     }
 }

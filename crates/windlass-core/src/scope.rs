@@ -1,5 +1,6 @@
 //! The scope of recorded calls: the layers through which their tools are found.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::call::plan::Scope;
@@ -12,19 +13,48 @@ use crate::run::record::Asked;
 use crate::run::state::Hold;
 use crate::store::StoreError;
 use crate::tool::spec::Recovery;
-use crate::tool::{Layers, NoLayer, Tool};
+use crate::tool::{Layers, LiveTools, NoLayer, Tool, Toolbox};
 
 impl Kernel {
-    /// The scope that a run's first record names.
-    pub(crate) fn scope_of(&self, run: &Run) -> Result<Scope, Hold> {
+    /// The scope of a run: the layers that its first record names, and on top of them what its session shows.
+    pub(crate) fn scope_of(&self, run: &Run, tools: Option<Arc<LiveTools>>) -> Result<Scope, Hold> {
         let layers = run.recorded_op(&Path::root(), |op| op.asked.layers.clone()).unwrap_or_default();
         let missing = |missing: NoLayer| Hold::LayerMissing { path: Path::root(), layer: missing.0.to_string() };
-        Ok(Scope::of(self.env.toolbox.scope(&layers).map_err(missing)?))
+        let toolbox = self.env.toolbox.scope(&layers).map_err(missing)?;
+        Ok(Scope::of(match tools {
+            Some(tools) => toolbox.in_session(tools),
+            None => toolbox,
+        }))
     }
 
-    /// The tool of a recorded call, in the scope that is recorded with it.
-    pub(crate) fn tool_of(&self, asked: &Asked) -> Option<Arc<Tool>> {
-        self.env.toolbox.recorded(&asked.name, &asked.layers)
+    /// A toolbox in the session of the calls that are made with it.
+    pub(crate) async fn toolbox_in<'t>(
+        &self,
+        toolbox: &'t Toolbox,
+        session: Option<&Arc<str>>,
+    ) -> Result<Cow<'t, Toolbox>, StoreError> {
+        Ok(match self.session_tools(session).await? {
+            Some(tools) => Cow::Owned(toolbox.in_session(tools)),
+            None => Cow::Borrowed(toolbox),
+        })
+    }
+
+    /// The tools that a session shows.
+    pub(crate) async fn session_tools(&self, session: Option<&Arc<str>>) -> Result<Option<Arc<LiveTools>>, StoreError> {
+        match session {
+            Some(session) => self.store.sessions().live_tools(session.clone()).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The tool of a recorded call, in the scope that is recorded with it. The session of its run may hide it by now.
+    pub(crate) fn tool_of(&self, asked: &Asked, session: Option<&Arc<str>>) -> Option<Arc<Tool>> {
+        self.env.toolbox.recorded(&asked.name, &asked.layers, session)
+    }
+
+    /// The session of a run.
+    pub(crate) async fn session_of(&self, run: RunId) -> Result<Option<Arc<str>>, StoreError> {
+        Ok(self.store.info(run).await?.and_then(|info| info.session))
     }
 
     /// The layers that a run's first record names. Empty if its journal is gone or cannot be read.

@@ -24,7 +24,7 @@ use crate::run::{Belongs, Run};
 use crate::scope::{is_owner_bound, recorded_call};
 use crate::store::{Claimed, KeyPlace, Message, StoreError};
 use crate::time::Times;
-use crate::tool::ToolError;
+use crate::tool::{LiveTools, ToolError};
 
 /// First and longest delay before a run is tried again after the store failed. The first is short, so that a run
 /// continues soon after a full disk has space again.
@@ -216,7 +216,8 @@ impl Kernel {
 
     /// Drives a run that this process has claimed, after the roster granted it to the caller.
     async fn drive_claimed(self: &Arc<Self>, run: RunId, claimed: Claimed, how: TakenUp) -> DrivenRun {
-        let driven = self.drive_taken_up(self.drive_of(run, claimed, how)).await;
+        let tools = self.session_tools(claimed.session.as_ref()).await;
+        let driven = self.drive_taken_up(self.drive_of(run, claimed, how, tools)).await;
         // Mail may have arrived between the claim and the registration of the run.
         driven.run.look_for_mail().await;
         driven
@@ -265,12 +266,26 @@ impl Kernel {
     }
 
     /// Builds the drive of a run that was claimed.
-    fn drive_of(self: &Arc<Self>, id: RunId, claimed: Claimed, how: TakenUp) -> Drive {
+    fn drive_of(
+        self: &Arc<Self>,
+        id: RunId,
+        claimed: Claimed,
+        how: TakenUp,
+        tools: Result<Option<Arc<LiveTools>>, StoreError>,
+    ) -> Drive {
         let last = claimed.last;
         let damaged = claimed.damaged.clone().map(|place| Hold::Damaged { run: id, place });
         let unreadable = damaged.or_else(|| claimed.sealed.clone().map(|why| Hold::Sealed { why }));
         let run = self.claimed(id, claimed, how);
-        let scope = self.scope_of(&run);
+        let scope = match tools {
+            Ok(tools) => self.scope_of(&run, tools),
+            Err(StoreError::Damaged { place, .. }) => Err(Hold::Damaged { run: id, place }),
+            // The run is taken up again: without what its session hides, it would see too many tools.
+            Err(error) => {
+                run.failed(error);
+                return Drive::stopped(run);
+            }
+        };
         if last != self.lease.worker && last != WorkerId::default() && is_owner_bound(&run, scope.as_ref().ok()) {
             return lost(run);
         }

@@ -165,7 +165,8 @@ impl Kernel {
         let Some(info) = self.store.info(run).await? else {
             return Ok(Err(ToolError::rejected("run_over", format!("there is no run {run}"))));
         };
-        let Some(tool) = self.env.toolbox.recorded(&info.tool, &self.layers_of(run).await?) else {
+        let Some(tool) = self.env.toolbox.recorded(&info.tool, &self.layers_of(run).await?, info.session.as_ref())
+        else {
             let message = format!("the tool `{}` of run {run} is not registered here", info.tool);
             return Ok(Err(ToolError::unavailable(message)));
         };

@@ -14,7 +14,7 @@ use windlass::run::{Filter, Hold, RunInfo, RunState};
 use windlass::store::StoreError;
 use windlass::tool::encode_output;
 use windlass::tool::{Atomic, Reply, Schemas};
-use windlass::{Call, Effect, Error, Output, RunId, Tool, ToolResult, ToolSpec, Toolbox, Windlass};
+use windlass::{Call, Effect, Error, Output, RunId, Tool, ToolError, ToolResult, ToolSpec, Toolbox, Windlass};
 
 use crate::app::Shared;
 use crate::options::Limits;
@@ -49,6 +49,8 @@ struct ToolClient {
     /// The name of the token that registered it.
     owner: Arc<str>,
     tools: Arc<BTreeSet<Arc<str>>>,
+    /// The session that the tools belong to; `None` if they are offered everywhere.
+    session: Option<ClientSession>,
     /// The toolbox of the runtime, or of the layer that the client's token is bound to.
     toolbox: Toolbox,
     calls: broadcast::Sender<ClientCall>,
@@ -56,11 +58,34 @@ struct ToolClient {
     schema_bytes: usize,
 }
 
+impl ToolClient {
+    fn unmount(&self, id: &str) {
+        match &self.session {
+            Some(session) => self.toolbox.unmount_in_session(&session.name, &source(id)),
+            None => self.toolbox.unmount(&source(id)),
+        };
+    }
+
+    /// Whether a run in this session is offered its tools.
+    fn serves(&self, session: Option<&Arc<str>>) -> bool {
+        self.session.as_ref().is_none_or(|own| session == Some(&own.name))
+    }
+}
+
+/// The session that a client's tools belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientSession {
+    pub(crate) name: Arc<str>,
+    /// Its owner when the tools were registered.
+    pub(crate) owner: Option<Arc<str>>,
+}
+
 /// The body of a client tool.
 struct Remote {
     calls: broadcast::Sender<ClientCall>,
     name: Arc<str>,
     deadline: Duration,
+    session: Option<ClientSession>,
 }
 
 impl Atomic for Remote {
@@ -73,10 +98,31 @@ impl Atomic for Remote {
             key: call.reply_key(),
             until: Some(Time::from(Time::now().timestamp() + self.deadline)),
         };
-        // Fails if the client is not connected. It reads the call from the store when it connects.
-        drop(self.calls.send(sent));
-        let later = Reply::<serde_json::Value>::later().within(self.deadline);
-        Box::pin(std::future::ready(encode_output(Ok(later))))
+        let (calls, session, deadline) = (self.calls.clone(), self.session.clone(), self.deadline);
+        Box::pin(async move {
+            if let Some(session) = session {
+                check_owner(&call, &session).await?;
+            }
+            // Fails if the client is not connected. It reads the call from the store when it connects.
+            drop(calls.send(sent));
+            encode_output(Ok(Reply::<serde_json::Value>::later().within(deadline)))
+        })
+    }
+}
+
+/// Refuses a call in a session that got the name of the client's session after that was purged, if it belongs to another
+/// principal: the client must not see its arguments.
+async fn check_owner(call: &Call, session: &ClientSession) -> ToolResult<()> {
+    let now = match call.session() {
+        Some(session) => session.info().await?,
+        None => None,
+    };
+    match now {
+        Some(now) if now.owner == session.owner => Ok(()),
+        _ => {
+            let name = call.tool();
+            Err(ToolError::unavailable(format!("there is no tool `{name}` in this session; its client is gone")))
+        }
     }
 }
 
@@ -93,7 +139,7 @@ impl Clients {
         windlass: &Windlass,
         limits: &Limits,
         request: ClientRequest,
-        owner: &Arc<str>,
+        (owner, session): (&Arc<str>, Option<ClientSession>),
         key: Option<&str>,
     ) -> ApiResult<ClientResponse> {
         if request.tools.is_empty() || request.tools.len() > MAX_TOOLS {
@@ -103,20 +149,32 @@ impl Clients {
         let id = client_id(owner, key)?;
         let schema_bytes = schema_bytes(limits, &request.tools)?;
         let _registering = self.registering.lock();
-        let previous = self.admit(windlass, limits, &request, &id, schema_bytes)?;
-        let calls = previous.map_or_else(|| broadcast::channel(BUFFERED_CALLS).0, |client| client.calls);
-        let tools = request.tools.into_iter().map(|tool| remote(tool, &calls)).collect::<ApiResult<Vec<Tool>>>()?;
+        let previous = self.admit(windlass, limits, &request, (&id, session.as_ref()), schema_bytes)?;
+        let calls = match &previous {
+            Some(client) => client.calls.clone(),
+            None => broadcast::channel(BUFFERED_CALLS).0,
+        };
+        let tools = request.tools.into_iter().map(|tool| remote(tool, &calls, session.as_ref()));
+        let tools = tools.collect::<ApiResult<Vec<Tool>>>()?;
         let names: BTreeSet<Arc<str>> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
         // Compiled here, outside of the `by_id` lock. Mounting reports the errors.
         tools.iter().for_each(|tool| drop(tool.contract()));
         let mut clients = self.by_id.lock();
-        let mounted = windlass.toolbox().mount(&source(&id), tools);
+        let mounted = match &session {
+            Some(session) => windlass.toolbox().mount_in_session(&session.name, &source(&id), tools),
+            None => windlass.toolbox().mount(&source(&id), tools),
+        };
         mounted.map_err(|error| Refusal::invalid(error.to_string()))?;
+        // A client that moves to another session is not offered in the old one any more.
+        if let Some(previous) = previous.filter(|previous| previous.session != session) {
+            previous.unmount(&id);
+        }
         let listed = names.iter().map(ToString::to_string).collect();
         let toolbox = windlass.toolbox().clone();
-        let client = ToolClient { owner: owner.clone(), tools: Arc::new(names), toolbox, calls, schema_bytes };
+        let offered = session.as_ref().map(|session| session.name.to_string());
+        let client = ToolClient { owner: owner.clone(), tools: Arc::new(names), session, toolbox, calls, schema_bytes };
         clients.insert(id.clone(), client);
-        Ok(ClientResponse { client: id, tools: listed })
+        Ok(ClientResponse { client: id, tools: listed, session: offered })
     }
 
     /// Checks the limits for a client's tools. Returns its previous registration, if it has one.
@@ -125,7 +183,7 @@ impl Clients {
         windlass: &Windlass,
         limits: &Limits,
         request: &ClientRequest,
-        id: &str,
+        (id, session): (&str, Option<&ClientSession>),
         schema_bytes: usize,
     ) -> ApiResult<Option<ToolClient>> {
         let clients = self.by_id.lock();
@@ -142,11 +200,23 @@ impl Clients {
             return Err(Refusal::conflict("limit_reached", detail));
         }
         let previous = clients.get(id).cloned();
+        let layers = windlass.toolbox().layers();
+        // The tools of two clients may have the same name only in two different sessions.
+        let of_others: BTreeSet<Arc<str>> = clients
+            .iter()
+            .filter(|(other, client)| *other != id && client.toolbox.layers() == layers)
+            .filter(|(_, client)| session.is_none_or(|session| client.serves(Some(&session.name))))
+            .flat_map(|(_, client)| client.tools.iter().cloned())
+            .collect();
         drop(clients);
-        let snapshot = windlass.toolbox().snapshot();
+        let toolbox = match session {
+            Some(session) => windlass.toolbox().of_session(session.name.clone()),
+            None => windlass.toolbox().clone(),
+        };
+        let snapshot = toolbox.snapshot();
         for tool in &request.tools {
             let own = previous.as_ref().is_some_and(|client| client.tools.contains(tool.name.as_str()));
-            if !own && snapshot.by_name(&tool.name).is_some() {
+            if of_others.contains(tool.name.as_str()) || (!own && snapshot.by_name(&tool.name).is_some()) {
                 let detail = format!("the tool `{}` already exists; choose another name for yours", tool.name);
                 return Err(Refusal::conflict("tool_exists", detail));
             }
@@ -159,7 +229,7 @@ impl Clients {
     pub(crate) fn remove(&self, id: &str, owner: &str) -> ApiResult<()> {
         let client = self.find(id, owner)?;
         self.by_id.lock().remove(id);
-        client.toolbox.unmount(&source(id));
+        client.unmount(id);
         Ok(())
     }
 
@@ -175,9 +245,9 @@ impl Clients {
         })
     }
 
-    /// Whether a client has a tool of this name.
-    fn has_tool(&self, name: &str) -> bool {
-        self.by_id.lock().values().any(|client| client.tools.contains(name))
+    /// Whether a client has a tool of this name for a run in this session.
+    fn has_tool(&self, name: &str, session: Option<&Arc<str>>) -> bool {
+        self.by_id.lock().values().any(|client| client.serves(session) && client.tools.contains(name))
     }
 
     fn is_registered(&self, id: &str, calls: &broadcast::Sender<ClientCall>) -> bool {
@@ -235,7 +305,7 @@ fn client_id(owner: &str, key: Option<&str>) -> ApiResult<String> {
     Ok(format!("c_{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
 }
 
-fn remote(tool: ClientTool, calls: &broadcast::Sender<ClientCall>) -> ApiResult<Tool> {
+fn remote(tool: ClientTool, calls: &broadcast::Sender<ClientCall>, session: Option<&ClientSession>) -> ApiResult<Tool> {
     let effect = match tool.effect.as_deref() {
         None | Some("once") => Effect::Once,
         Some("idempotent") => Effect::Idempotent,
@@ -256,11 +326,13 @@ fn remote(tool: ClientTool, calls: &broadcast::Sender<ClientCall>) -> ApiResult<
     let schemas = Schemas { input, output: tool.output_schema };
     let spec = ToolSpec::new(tool.name.as_str(), tool.description);
     let name: Arc<str> = tool.name.into();
-    Ok(Tool::atomic(spec, schemas, Remote { calls: calls.clone(), name, deadline }).effect(effect))
+    Ok(Tool::atomic(spec, schemas, Remote { calls: calls.clone(), name, deadline, session: session.cloned() })
+        .effect(effect))
 }
 
-/// Resumes the runs that are held because one of these tools was missing.
-pub(crate) async fn resume_held(windlass: &Windlass, tools: &[String]) {
+/// Resumes the runs that are held because one of these tools was missing: all of them, or those of the session that the
+/// tools belong to.
+pub(crate) async fn resume_held(windlass: &Windlass, tools: &[String], session: Option<&str>) {
     let mut after = None;
     loop {
         let page = match windlass.list(Filter::held(), after, PAGE).await {
@@ -271,6 +343,7 @@ pub(crate) async fn resume_held(windlass: &Windlass, tools: &[String]) {
         for info in &page {
             let RunState::Held { hold: Hold::ToolMissing { tool, .. } } = &info.state else { continue };
             if tools.contains(tool)
+                && session.is_none_or(|session| info.session.as_deref() == Some(session))
                 && let Err(error) = windlass.runtime().resume(info.run).await
             {
                 tracing::warn!(run = %info.run, "could not resume a held run: {error}");
@@ -291,7 +364,7 @@ pub(crate) async fn without_client_calls(
 ) -> windlass::Result<Vec<Item>> {
     let of_client = |item: &Item| match &item.cause {
         ItemCause::Park(awaited) => {
-            matches!(&awaited.park.on, Blocked::Input { name, at: None } if app.clients.has_tool(name))
+            matches!(&awaited.park.on, Blocked::Input { name, at: None } if app.clients.has_tool(name, info.session.as_ref()))
         }
         ItemCause::Doubt(_) => false,
     };
@@ -325,7 +398,7 @@ impl Source for Calls {
     async fn next(&mut self) -> Next {
         loop {
             if std::mem::take(&mut self.read_store) {
-                match pending_calls(&self.app.windlass, &self.client.tools).await {
+                match pending_calls(&self.app.windlass, &self.client).await {
                     Ok(calls) => self.pending = calls,
                     Err(error) => {
                         log_throttled(&format_args!("could not read the pending calls of a client: {error}"));
@@ -386,18 +459,16 @@ async fn is_stored(windlass: &Windlass, run: RunId) -> bool {
 }
 
 /// Calls of these tools that wait for an answer.
-async fn pending_calls(windlass: &Windlass, tools: &BTreeSet<Arc<str>>) -> windlass::Result<Vec<ClientCall>> {
+async fn pending_calls(windlass: &Windlass, client: &ToolClient) -> windlass::Result<Vec<ClientCall>> {
     let mut calls = Vec::new();
     let mut after = None;
     loop {
         let page = windlass.list(Filter::inbox(), after, PAGE).await?;
         after = page.last().map(|info| info.run);
-        for info in &page {
-            let of_tools = windlass
-                .runtime()
-                .awaited(info)
-                .into_iter()
-                .filter(|item| matches!(&item.park.on, Blocked::Input { name, at: None } if tools.contains(name)));
+        for info in page.iter().filter(|info| client.serves(info.session.as_ref())) {
+            let of_tools = windlass.runtime().awaited(info).into_iter().filter(
+                |item| matches!(&item.park.on, Blocked::Input { name, at: None } if client.tools.contains(name)),
+            );
             let items: Vec<_> = of_tools.collect();
             if items.is_empty() {
                 continue;

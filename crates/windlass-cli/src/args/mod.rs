@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
 pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
-pub use sessions::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionsCommand};
+pub use sessions::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionToolsArgs, SessionsCommand};
 
 const AFTER: &str = "\
 Exit codes: 0 ok · 1 the call or run failed · 2 usage error · 3 not found · 4 refused · 5 store or server unreachable · \
@@ -264,6 +264,9 @@ pub enum ToolsCommand {
         /// As seen through this layer
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
+        /// As this session sees them
+        #[arg(long, value_name = "SESSION")]
+        session: Option<String>,
         /// In the format that a model API expects (implies --json)
         #[arg(long, value_enum)]
         format: Option<ToolFormat>,

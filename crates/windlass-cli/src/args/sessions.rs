@@ -44,6 +44,9 @@ pub enum SessionsCommand {
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
     },
+    /// Show or change which tools a session shows
+    #[command(after_help = "The options are applied in this order: --reset, --only, --show, --reveal, --hide.")]
+    Tools(SessionToolsArgs),
     /// Close a session: it refuses calls, messages and other writes from then on
     Close {
         /// The session
@@ -73,6 +76,28 @@ pub enum SessionsCommand {
         #[command(subcommand)]
         command: SecretsCommand,
     },
+}
+
+/// `windlass sessions tools`
+#[derive(Clone, Debug, Args)]
+pub struct SessionToolsArgs {
+    /// The session
+    pub session: String,
+    /// Show these tools, and no longer hide them
+    #[arg(long, value_name = "TOOL", num_args = 1..)]
+    pub show: Vec<String>,
+    /// Show only these tools
+    #[arg(long, value_name = "TOOL", num_args = 1..)]
+    pub only: Vec<String>,
+    /// Hide these tools
+    #[arg(long, value_name = "TOOL", num_args = 1..)]
+    pub hide: Vec<String>,
+    /// Show these tools with their schemas, besides those that are shown
+    #[arg(long, value_name = "TOOL", num_args = 1..)]
+    pub reveal: Vec<String>,
+    /// Show all tools, as a new session does
+    #[arg(long)]
+    pub reset: bool,
 }
 
 /// `windlass sessions list`

@@ -124,8 +124,9 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
         Command::Resolve(args) => runs::resolve(&args, api, out).await,
         Command::Signal(args) => runs::signal(&args, api, out).await,
         Command::Tools { command } => match command {
-            ToolsCommand::List { tag, layer, format, schemas } => {
-                tools::list((tag.as_deref(), layer.as_deref()), format, schemas, api, out).await
+            ToolsCommand::List { tag, layer, session, format, schemas } => {
+                let which = (tag.as_deref(), layer.as_deref(), session.as_deref());
+                tools::list(which, format, schemas, api, out).await
             }
             ToolsCommand::Show { name, layer } => tools::show(&name, layer.as_deref(), api, out).await,
             ToolsCommand::Try { name, args, session, layer, principal, cause } => {

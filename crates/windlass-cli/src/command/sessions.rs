@@ -5,12 +5,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 use windlass_server::wire::{
     CloseRequest, CloseResponse, DataNames, DataRequest, DataView, MessageAuthor, MessagePage, MessageRequest,
-    MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionView,
+    MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionToolsRequest, SessionToolsView,
+    SessionView,
 };
 
 use super::text;
 use crate::api::{Api, escaped, query};
-use crate::args::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionsCommand};
+use crate::args::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionToolsArgs, SessionsCommand};
 use crate::exit::{Failure, Result};
 use crate::input;
 use crate::out::Out;
@@ -49,6 +50,7 @@ pub(super) async fn run(command: SessionsCommand, api: &Api, out: &Out) -> Resul
             };
             done(out, &closed, &format!("{} closed{runs}", plain(&session)))
         }
+        SessionsCommand::Tools(args) => tools(args, api, out).await,
         SessionsCommand::Purge { sessions } => {
             for session in &sessions {
                 api.delete(&path(session)).await?;
@@ -170,6 +172,35 @@ fn content(message: &MessageView) -> String {
         None => format!("[{}]", block["type"].as_str().unwrap_or("content")),
     };
     message.content.iter().map(block).collect::<Vec<_>>().join(" ")
+}
+
+async fn tools(args: SessionToolsArgs, api: &Api, out: &Out) -> Result<()> {
+    let SessionToolsArgs { session, show, only, hide, reveal, reset } = args;
+    let path = format!("{}/tools", path(&session));
+    let only = (!only.is_empty()).then_some(only);
+    let request = SessionToolsRequest { reset, only, show, reveal, hide };
+    let shown: SessionToolsView = match request == SessionToolsRequest::default() {
+        true => api.get(&path).await?,
+        false => api.put(&path, &request).await?,
+    };
+    for name in &shown.unknown {
+        out.note(&format!("there is no tool `{}` now; the session keeps the name for later", plain(name)));
+    }
+    if out.json {
+        return out.document(&shown);
+    }
+    let names = |names: &[String]| match names {
+        [] => "none".to_owned(),
+        names => names.iter().map(|name| plain(name)).collect::<Vec<_>>().join(", "),
+    };
+    let mut lines = vec![match &shown.shown {
+        Some(only) => format!("{} shows only: {}", plain(&session), names(only)),
+        None => format!("{} shows all tools", plain(&session)),
+    }];
+    lines.extend((!shown.hidden.is_empty()).then(|| format!("hidden: {}", names(&shown.hidden))));
+    lines.extend((!shown.revealed.is_empty()).then(|| format!("revealed: {}", names(&shown.revealed))));
+    lines.push(format!("can be called: {}", names(&shown.tools)));
+    out.lines(&lines)
 }
 
 async fn data(command: DataCommand, api: &Api, out: &Out) -> Result<()> {

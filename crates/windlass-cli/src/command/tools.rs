@@ -13,7 +13,7 @@ use crate::style::{Tint, plain, table};
 
 /// Lists the tools.
 pub(super) async fn list(
-    (tag, layer): (Option<&str>, Option<&str>),
+    (tag, layer, session): (Option<&str>, Option<&str>, Option<&str>),
     format: Option<ToolFormat>,
     schemas: bool,
     api: &Api,
@@ -23,10 +23,9 @@ pub(super) async fn list(
         ToolFormat::Openai => "openai",
         ToolFormat::Anthropic => "anthropic",
     });
-    let path = format!(
-        "/v1/tools{}",
-        query(&[("format", word), ("tag", tag), ("layer", layer), ("schemas", schemas.then_some("all"))])
-    );
+    let schemas = schemas.then_some("all");
+    let pairs = [("format", word), ("tag", tag), ("layer", layer), ("session", session), ("schemas", schemas)];
+    let path = format!("/v1/tools{}", query(&pairs));
     if out.json || format.is_some() {
         return out.document(&api.get::<Value>(&path).await?);
     }
@@ -37,6 +36,10 @@ pub(super) async fn list(
             plain(&failed.source),
             plain(&failed.message)
         ));
+    }
+    if list.tools.is_empty() && session.is_some() {
+        out.note("the session shows no tools; `windlass sessions tools` changes that");
+        return Ok(());
     }
     if list.tools.is_empty() {
         out.note("no tools; declare some in windlass.toml, and check it with `windlass check`");

@@ -95,7 +95,7 @@ async fn open(dir: &Path, silent: &str, limits: Limits) -> Windlass {
     let deadline = u64::try_from(limits.deadline.as_millis()).unwrap();
     let tool =
         json!({"name": "client", "description": "never answers", "effect": "idempotent", "deadline_ms": deadline});
-    let body = json!({"tools": [tool]}).to_string();
+    let body = json!({"tools": [tool], "everywhere": true}).to_string();
     let answer = client.insist("POST", "/v1/clients", Some("the-client"), &body).await;
     assert_eq!(answer.status, 201, "{answer:?}");
     windlass

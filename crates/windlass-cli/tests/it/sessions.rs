@@ -51,3 +51,25 @@ fn e27_data_and_secrets_are_managed_through_a_server() {
     has(&world.fails(3, &["sessions", "data", "get", "ada", "cart"]), &["no value"]);
     assert_eq!(server.stop(), 0);
 }
+
+#[test]
+fn l20_b02_the_tools_of_a_session_are_shown_and_changed() {
+    let world = World::new();
+    has(&world.fails(3, &["sessions", "tools", "ada"]), &["no session \"ada\""]);
+    world.ok(&["sessions", "open", "ada"]);
+    let tools = |more: &[&str]| world.json(&[&["sessions", "tools", "ada"], more].concat());
+    has(&world.ok(&["sessions", "tools", "ada"]), &["ada shows all tools", "can be called: "]);
+    let all = tools(&[])["tools"].clone();
+    let hidden = world.ok(&["sessions", "tools", "ada", "--hide", "pay", "planned"]);
+    has(&hidden, &["ada shows all tools", "hidden: pay, planned"]);
+    let call = ["call", "pay", "--session", "ada", "--args", "{\"to\":\"Ada\",\"cents\":1}"];
+    has(&world.fails(1, &call), &["session \"ada\" hides the tool `pay`"]);
+    let listed = world.json(&["tools", "list", "--session", "ada"]);
+    assert!(!listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "pay"), "{listed}");
+    let only = tools(&["--only", "pay", "--reveal", "echo"]);
+    assert_eq!((&only["shown"], &only["revealed"]), (&json!(["pay"]), &json!(["echo"])));
+    assert_eq!((&only["hidden"], &only["unknown"]), (&json!(["planned"]), &json!(["planned"])));
+    assert_eq!(tools(&["--show", "planned"])["shown"], json!(["pay", "planned"]));
+    has(&world.fails(2, &["sessions", "tools", "ada", "--hide", "no name"]), &["`no name` is not a tool name"]);
+    assert_eq!(tools(&["--reset"])["tools"], all);
+}

@@ -80,6 +80,8 @@ pub(crate) struct ActivityContext<'a> {
     pub(crate) attribution: Option<&'a Attribution>,
     /// The runtime's own toolbox. A recorded call names the layers in which its tool is found.
     pub(crate) toolbox: &'a Toolbox,
+    /// The session of the run, whose own tools are found too.
+    pub(crate) session: Option<&'a Arc<str>>,
     pub(crate) locale: &'a str,
     /// The runtime's policy, which bounds the values that are shown.
     pub(crate) policy: &'a Policy,
@@ -372,7 +374,7 @@ impl ActivityContext<'_> {
     }
 
     fn tool(&self, asked: &Asked) -> Option<Arc<Tool>> {
-        self.toolbox.recorded(&asked.name, &asked.layers)
+        self.toolbox.recorded(&asked.name, &asked.layers, self.session)
     }
 }
 

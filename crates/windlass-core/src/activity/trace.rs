@@ -110,6 +110,7 @@ impl<'a> Tracer<'a> {
             attribution: attribution.as_deref(),
             parent: info.parent.as_deref(),
             toolbox: &self.kernel.env.toolbox,
+            session: info.session.as_ref(),
             locale: &self.kernel.env.locale,
             policy: &self.kernel.env.policy,
         };

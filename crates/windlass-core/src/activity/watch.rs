@@ -63,6 +63,7 @@ struct RunHistory {
     operations: OpenOperations,
     parent: Option<Box<(RunId, Path)>>,
     attribution: Option<Arc<Attribution>>,
+    session: Option<Arc<str>>,
     /// The first record that has not been applied.
     next: u64,
     /// An upper bound of the bytes of the arguments in `operations`.
@@ -186,6 +187,7 @@ impl Watch {
             parent: history.parent.as_deref(),
             attribution: history.attribution.as_deref(),
             toolbox: &self.kernel.env.toolbox,
+            session: history.session.as_ref(),
             locale,
             policy: &self.kernel.env.policy,
         };
@@ -340,7 +342,8 @@ impl Watch {
         let store = &self.kernel.store;
         let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let (operations, attribution) = (OpenOperations::default(), Attribution::of(&info));
-        let mut history = RunHistory { operations, parent: info.parent, attribution, next: 0, bytes: 0 };
+        let (parent, session) = (info.parent, info.session);
+        let mut history = RunHistory { operations, parent, attribution, session, next: 0, bytes: 0 };
         while history.next < seq {
             let page = store.page(run, history.next, WATCH_READ_RECORDS).await?;
             let left = usize::try_from(seq - history.next).unwrap_or(usize::MAX);

@@ -19,7 +19,7 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::run::reply::Signer;
 use crate::store::{ArtifactId, Store};
-use crate::tool::Effect;
+use crate::tool::{Effect, Toolbox};
 
 /// One attempt of a call or step. Clones share it.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ impl Attempt {
     /// The session of its run, as it is when it is read: nothing of it is recorded. `None` if the run belongs to none.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.0.origin.session.clone()?;
-        Some(SessionView::new(self.0.origin.reach.store.clone(), session))
+        Some(SessionView::new(self.0.origin.reach.store.clone(), session, None))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.
@@ -271,11 +271,24 @@ pub struct Call {
     args: Arc<Value>,
     id: Option<Arc<str>>,
     prepared: Option<Arc<Value>>,
+    /// The tools of its scope, if that is not the runtime's own.
+    scope: Option<Toolbox>,
 }
 
 impl Call {
     pub(crate) fn new(attempt: Attempt, tool: ToolId, args: Arc<Value>, id: Option<Arc<str>>) -> Self {
-        Self { attempt, tool, args, id, prepared: None }
+        Self { attempt, tool, args, id, prepared: None, scope: None }
+    }
+
+    pub(crate) fn in_scope(mut self, scope: Option<Toolbox>) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// The session of its run; see [`Attempt::session`]. It also lists the tools that the session shows.
+    pub fn session(&self) -> Option<SessionView> {
+        let session = self.attempt.0.origin.session.clone()?;
+        Some(SessionView::new(self.attempt.home()?.kernel.store.clone(), session, self.scope.clone()))
     }
 
     pub(crate) fn with_prepared(mut self, payload: Option<Arc<Value>>) -> Self {

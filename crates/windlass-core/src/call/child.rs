@@ -191,7 +191,8 @@ pub(crate) struct ToolSource {
 impl ToolSource {
     fn call(&self, attempt: Attempt) -> Call {
         let (id, payload) = (self.id.clone(), self.payload.clone());
-        Call::new(attempt, self.tool.spec().id.clone(), self.args.clone(), id).with_prepared(payload)
+        let scope = self.layered.clone();
+        Call::new(attempt, self.tool.spec().id.clone(), self.args.clone(), id).with_prepared(payload).in_scope(scope)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::run::secrets::Places;
 use crate::session::check;
 use crate::store::{Message, NewMessage};
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox};
+use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox, ToolsChange};
 
 /// Something that happens together with the outcome of a call, or not at all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +78,11 @@ pub enum Command {
         /// The message.
         message: Box<NewMessage>,
     },
+    /// Changes the tools that the session of the call shows.
+    Tools {
+        /// The change.
+        change: Box<ToolsChange>,
+    },
 }
 
 impl Output {
@@ -125,12 +130,24 @@ impl Output {
     }
 }
 
+impl Output {
+    /// Changes the tools that the session of the call shows, together with this outcome. A session that is closed by
+    /// then, or would name too many tools, is not changed: the outcome is recorded all the same, and the store logs that
+    /// the change was left out. The outcome of a call without a session is an internal error.
+    #[must_use]
+    pub fn change_tools(mut self, change: ToolsChange) -> Self {
+        self.commands.push(Command::Tools { change: Box::new(change) });
+        self
+    }
+}
+
 /// A command that was checked and is ready to be committed.
 pub(crate) enum ReadyCommand {
     Start(Started),
     Mail(RunId, Message),
     Event(Record),
     Post(Arc<str>, Timestamp, NewMessage),
+    Tools(Arc<str>, ToolsChange),
 }
 
 /// Lists the secrets in the commands of an output that is about to be recorded.
@@ -175,7 +192,7 @@ fn one(
             let refuse = |why: String| ToolError::internal(format!("the outcome starts `{name}`: {why}"));
             let toolbox = toolbox.with_layers(layers).map_err(|missing| refuse(missing.to_string()))?;
             let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
-            if let Some(error) = refuse_start(found.as_deref(), &call) {
+            if let Some(error) = refuse_start(&toolbox, found.as_deref(), &call) {
                 return Err(refuse(error.to_string()));
             }
             let id = child_id(run, path, at);
@@ -202,6 +219,14 @@ fn one(
             check::message(message).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
             ReadyCommand::Post(session.clone(), at, (**message).clone())
         }
+        Command::Tools { change } => {
+            let refuse = |why: String| ToolError::internal(format!("the outcome changes the session's tools: {why}"));
+            let Some(session) = &run.session else {
+                return Err(refuse("the call belongs to no session; make it in one".to_owned()));
+            };
+            check::tools(change).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
+            ReadyCommand::Tools(session.clone(), (**change).clone())
+        }
     })
 }
 
@@ -225,6 +250,7 @@ pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyComm
                 message.dedupe.get_or_insert_with(|| format!("{key} {index}").into());
                 machine.outbox().post(session, at, message);
             }
+            ReadyCommand::Tools(session, change) => machine.outbox().change_tools(session, change),
         }
     }
 }

@@ -98,6 +98,7 @@ impl Operation {
                 parent: None,
                 attribution: run.attribution.as_deref(),
                 toolbox: &env.toolbox,
+                session: run.session.as_ref(),
                 locale: &env.locale,
                 policy: &env.policy,
             };

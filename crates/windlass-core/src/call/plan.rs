@@ -44,7 +44,7 @@ impl Scope {
 
     /// Its toolbox, if that is not the runtime's own.
     pub(crate) fn layered(&self) -> Option<Toolbox> {
-        self.toolbox.is_layered().then(|| self.toolbox.clone())
+        self.toolbox.is_scoped().then(|| self.toolbox.clone())
     }
 
     /// The scope of a call made in this one, if it differs because the call adds layers.
@@ -204,7 +204,7 @@ pub(crate) fn plan(
                 | CallProgress::UnderWay(name),
             ),
         ) => {
-            run.hold(Hold::ToolMissing { path: site.path, tool: name.to_string() });
+            run.hold(missing_tool(&scope.toolbox, site.path, &call.tool, &name));
             return CallFuture::Held;
         }
         (None, progress) => {
@@ -360,9 +360,24 @@ pub(crate) fn check_asked(
     }
 }
 
+/// The hold for a recorded call without an outcome whose tool is not there, or is hidden by the session.
+fn missing_tool(toolbox: &Toolbox, path: Path, asked: &ToolRef, id: &Arc<str>) -> Hold {
+    let recorded = ToolRef::Id((**id).into());
+    let tool = id.to_string();
+    match toolbox.hiding_session(&recorded).or_else(|| toolbox.hiding_session(asked)) {
+        Some(session) => Hold::ToolHidden { path, tool, session: session.to_string() },
+        None => Hold::ToolMissing { path, tool },
+    }
+}
+
 /// The error for an unknown tool: with the failure of a source that may have it, or with a similar name.
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
+    if let Some(session) = toolbox.hiding_session(tool) {
+        return ToolError::unavailable(format!(
+            "session {session:?} hides the tool `{wanted}`; show it in the session's tools to call it"
+        ));
+    }
     if let Err(failure) = toolbox.snapshot().find(tool) {
         return ToolError::unavailable(format!("there is no tool `{wanted}` in the toolbox, and {failure}"));
     }

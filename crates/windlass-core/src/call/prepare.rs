@@ -276,7 +276,8 @@ impl Preparing {
         };
         let attempt = Attempt::new(self.run.origin(), operation.path.clone(), operation.name.clone(), 1, 1);
         let spec = self.tool.spec();
-        let call = Call::new(attempt.clone(), spec.id.clone(), self.call.args.clone(), self.call.id.clone());
+        let call = Call::new(attempt.clone(), spec.id.clone(), self.call.args.clone(), self.call.id.clone())
+            .in_scope(self.scope.layered());
         // Entered inside the first poll, where a panic is caught.
         let body = Box::pin(async move { prepare.prepare(call).await });
         let limit = time_limit(&self.policy);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::limits;
 use crate::session::files::FileView;
 use crate::store::{DataKind, SessionInfo, SessionMessage, Store, StoreError};
-use crate::tool::{ToolError, ToolResult};
+use crate::tool::{Listings, SessionTools, ToolError, ToolResult, Toolbox};
 
 /// The session that a call belongs to; see [`Attempt::session`](super::Attempt::session). Each method reads what the
 /// session has at that moment. To write to the session, return [`Output::post`](crate::tool::Output::post), or use the
@@ -16,11 +16,13 @@ use crate::tool::{ToolError, ToolResult};
 pub struct SessionView {
     store: Arc<dyn Store>,
     name: Arc<str>,
+    /// The tools of the call; `None` in a step.
+    toolbox: Option<Toolbox>,
 }
 
 impl SessionView {
-    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>) -> Self {
-        Self { store, name }
+    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>, toolbox: Option<Toolbox>) -> Self {
+        Self { store, name, toolbox }
     }
 
     /// Its name.
@@ -31,6 +33,20 @@ impl SessionView {
     /// Its title, owner, and whether it is closed. `None` only for a call whose run is not in the store yet.
     pub async fn info(&self) -> ToolResult<Option<SessionInfo>> {
         self.store.sessions().session(self.name.clone()).await.map_err(unreadable)
+    }
+
+    /// The tools that the session shows, as a model sees them in the scope of the call. In a step, use the
+    /// [session](crate::Ctx::session) of the body instead.
+    pub fn tools(&self) -> ToolResult<Listings> {
+        let toolbox = self.toolbox.as_ref();
+        let toolbox = toolbox.ok_or_else(|| ToolError::failed("a step lists no tools; use `ctx.session().tools()`"))?;
+        Ok(toolbox.listing())
+    }
+
+    /// Which tools the session shows, hides and has revealed.
+    pub async fn chosen_tools(&self) -> ToolResult<SessionTools> {
+        let info = self.info().await?;
+        Ok(info.and_then(|session| session.tools).map(|tools| (*tools).clone()).unwrap_or_default())
     }
 
     /// The messages after position `after`, in order, at most `limit` and at most [`limits::MESSAGE_PAGE`].

@@ -8,6 +8,7 @@ pub mod park;
 pub(crate) mod runs;
 mod session;
 mod session_files;
+mod session_tools;
 mod step;
 mod steps;
 pub(crate) mod undo;
@@ -25,6 +26,7 @@ pub use park::OpenWait;
 pub use runs::{Handle, Join, Spawn};
 pub use session::CtxSession;
 pub use session_files::CtxFiles;
+pub use session_tools::ShownTool;
 pub use step::{CtxStep, Step, StepOutput, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 

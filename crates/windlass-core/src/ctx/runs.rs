@@ -17,7 +17,7 @@ use super::{Ctx, decode};
 use crate::admit::HeldKey;
 use crate::call::ToolCall;
 use crate::call::park::{ChildRef, ParkPlan, finished};
-use crate::call::plan::{NOT_A_ROOT_CALL, asked, resolve};
+use crate::call::plan::{NOT_A_ROOT_CALL, asked, resolve, unknown};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::children::ChildFate;
@@ -28,7 +28,7 @@ use crate::run::state::Blocked;
 use crate::store::{Creation, Message, Turn};
 use crate::time::{Times, Timestamp};
 use crate::tool::spec::Background;
-use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
+use crate::tool::{Effect, Output, Tool, ToolError, ToolResult, Toolbox};
 
 /// A run that can be awaited: one that was spawned, or [any other](Handle::of). `T` is the type its outcome decodes to.
 #[derive(Serialize, Deserialize)]
@@ -272,8 +272,10 @@ impl Ctx {
                 result
             }
             Decision::Perform { .. } => {
-                let missing = toolbox.err().map(|missing| ToolError::unavailable(missing.to_string()));
-                let refused = missing.or_else(|| self.refuse_spawn(&path, tool.as_deref(), &call, options));
+                let refused = match &toolbox {
+                    Ok(toolbox) => self.refuse_spawn(&path, toolbox, tool.as_deref(), &call, options),
+                    Err(missing) => Some(ToolError::unavailable(missing.to_string())),
+                };
                 self.start_child(&path, own, child, refused, options)
             }
             _ => return None,
@@ -284,6 +286,7 @@ impl Ctx {
     fn refuse_spawn(
         &self,
         path: &Path,
+        toolbox: &Toolbox,
         tool: Option<&Tool>,
         call: &ToolCall,
         options: SpawnOptions,
@@ -297,7 +300,7 @@ impl Ctx {
         if options.turn && self.run.session.is_none() {
             return Some(ToolError::failed("only a run in a session can spawn a turn; start this one in a session"));
         }
-        refuse_start(tool, call)
+        refuse_start(toolbox, tool, call)
     }
 
     fn start_child(
@@ -337,10 +340,8 @@ impl Ctx {
 }
 
 /// Why this call cannot become a run of its own.
-pub(crate) fn refuse_start(tool: Option<&Tool>, call: &ToolCall) -> Option<ToolError> {
-    let Some(tool) = tool else {
-        return Some(ToolError::unavailable(format!("there is no tool `{}`", call.tool.as_str())));
-    };
+pub(crate) fn refuse_start(toolbox: &Toolbox, tool: Option<&Tool>, call: &ToolCall) -> Option<ToolError> {
+    let Some(tool) = tool else { return Some(unknown(toolbox, &call.tool)) };
     if tool.spec().guards.background == Background::Never {
         let name = &tool.spec().name;
         return Some(ToolError::denied(format!("`{name}` does not run in the background: call it and wait")));

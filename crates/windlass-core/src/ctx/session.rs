@@ -1,6 +1,6 @@
 //! The session of a durable body: reads and writes, each an operation in the journal.
 
-use std::future::IntoFuture;
+use std::future::{Future, IntoFuture};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,10 @@ use crate::run::state::Hold;
 use crate::runtime::UnfinishedRuns;
 use crate::session::check;
 use crate::store::{
-    DataKind, NewMessage, SessionAnswer, SessionChange, SessionMessage, SessionOperation, SessionWrite, StoreError,
+    DataKind, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionInfo, SessionMessage, SessionOperation,
+    SessionRefusal, SessionWrite, StoreError,
 };
+use crate::time::Timestamp;
 use crate::tool::{ToolError, ToolResult};
 use crate::value::Digest;
 
@@ -28,9 +30,11 @@ use crate::value::Digest;
 /// Each method is an operation. What it writes is in the store before its outcome is recorded, under the idempotency
 /// key of the operation; the store keeps its answer until the run ends. So a write that is repeated after a crash is
 /// made once and has the same answer, also if that was a refusal. Refused writes are errors with a
-/// [code](ToolError::code): `session_closed`, or `session_full`.
+/// [code](ToolError::code): `session_closed`, `session_full`, or `no_session`.
 pub struct CtxSession<'c> {
     pub(super) ctx: &'c mut Ctx,
+    /// The session, if it is not the one of the run.
+    other: Option<Arc<str>>,
 }
 
 /// What a read of messages is recorded as: the range and a digest, not the text.
@@ -59,14 +63,29 @@ enum Wanted {
 impl Ctx {
     /// The session of this run. Its operations fail for a run that belongs to none.
     pub fn session(&mut self) -> CtxSession<'_> {
-        CtxSession { ctx: self }
+        CtxSession { ctx: self, other: None }
+    }
+
+    /// Another session, by its name: to open it, to write to it, to close it. A run reaches the sessions of its own
+    /// principal; a run without a principal, those without an owner. Others look missing. The store decides that
+    /// together with each write.
+    pub fn in_session(&mut self, name: impl Into<Arc<str>>) -> CtxSession<'_> {
+        CtxSession { ctx: self, other: Some(name.into()) }
     }
 }
 
 impl<'c> CtxSession<'c> {
     /// Its name; `None` if the run belongs to no session. Not an operation: it never changes.
     pub fn name(&self) -> Option<&str> {
-        self.ctx.run.session.as_deref()
+        self.other.as_deref().or(self.ctx.run.session.as_deref())
+    }
+
+    /// Opens the session for the principal of the run, or sets the title of one that is open. Returns whether it is new.
+    pub fn open(self, title: Option<&str>) -> BoxFuture<'c, ToolResult<bool>> {
+        let owner = self.ctx.run.attribution.as_deref().and_then(|attribution| attribution.principal.clone());
+        let change = SessionChange::Open { title: title.map(Into::into), owner };
+        let write = self.write("open", Ok(json!(title)), change);
+        Box::pin(async move { Ok(matches!(write.await?, SessionAnswer::Opened { created: true })) })
     }
 
     /// Posts a message. Returns its position in the session.
@@ -94,9 +113,9 @@ impl<'c> CtxSession<'c> {
 
     /// Its title.
     pub fn title(self) -> BoxFuture<'c, ToolResult<Option<String>>> {
-        let read = self.read("title", Value::Null, |run, session| {
+        let read = self.read("title", Value::Null, |target| {
             Box::pin(async move {
-                let found = run.kernel.store.sessions().session(session).await?;
+                let found = target.info().await?;
                 Ok(json!(found.and_then(|session| session.title)))
             })
         });
@@ -113,10 +132,11 @@ impl<'c> CtxSession<'c> {
     /// set it.
     pub fn get<T: DeserializeOwned + 'static>(self, name: &str) -> BoxFuture<'c, ToolResult<Option<T>>> {
         let (entry, name): (Arc<str>, _) = (name.into(), name.to_owned());
-        let read = self.read("get", json!(&name), move |run, session| {
+        let read = self.read("get", json!(&name), move |target| {
             let entry = entry.clone();
             Box::pin(async move {
-                let found = run.kernel.store.sessions().session_value(session, DataKind::Value, entry).await?;
+                let sessions = target.run.kernel.store.sessions();
+                let found = sessions.session_value(target.session.clone(), DataKind::Value, entry).await?;
                 // In a list, because a value may be null.
                 Ok(found.map_or_else(|| json!([]), |value| json!([value])))
             })
@@ -153,7 +173,7 @@ impl<'c> CtxSession<'c> {
     }
 
     /// Writes under the idempotency key of the operation.
-    fn write(
+    pub(super) fn write(
         self,
         name: &'static str,
         input: serde_json::Result<Value>,
@@ -166,35 +186,49 @@ impl<'c> CtxSession<'c> {
         if let Err(unfit) = check::change(&change) {
             return Box::pin(std::future::ready(Err(unfit.into())));
         }
-        let run = self.ctx.run.clone();
+        let (target, input) = (self.target(), self.input(input));
         let step = self.ctx.step(name, move |attempt| {
-            let (run, change) = (run.clone(), change.clone());
+            let (target, change) = (target.clone(), change.clone());
             async move {
-                let session = session_of(&run)?;
-                match write(&run, session, change, attempt.key()).await {
+                let target = target?;
+                match write(&target, change, attempt.key()).await {
                     Ok(result) => result,
-                    Err(error) => stopped(&run, error).await,
+                    Err(error) => stopped(&target.run, error).await,
                 }
             }
         });
         Box::pin(step.idempotent().input(&input).of_kind(OpKind::Session).into_future())
     }
 
-    fn read<F>(self, name: &'static str, input: Value, read: F) -> BoxFuture<'c, ToolResult<Value>>
+    pub(super) fn read<F>(self, name: &'static str, input: Value, read: F) -> BoxFuture<'c, ToolResult<Value>>
     where
-        F: Fn(Arc<Run>, Arc<str>) -> BoxFuture<'static, Result<Value, StoreError>> + Send + 'c,
+        F: Fn(Target) -> BoxFuture<'static, Result<Value, StoreError>> + Send + 'c,
     {
-        let run = self.ctx.run.clone();
+        let (target, input) = (self.target(), self.input(input));
         let step = self.ctx.step(name, move |_| {
-            let (run, found) = (run.clone(), session_of(&run).map(|session| read(run.clone(), session)));
+            let found = target.clone().map(|target| (target.clone(), read(target)));
             async move {
-                match found?.await {
-                    Ok(value) => Ok(value),
-                    Err(error) => stopped(&run, error).await,
-                }
+                let (target, reading) = found?;
+                target.reached(reading).await
             }
         });
         Box::pin(step.readonly().input(&input).of_kind(OpKind::Session).into_future())
+    }
+
+    pub(super) fn target(&self) -> ToolResult<Target> {
+        let run = self.ctx.run.clone();
+        let none = || ToolError::failed("this run belongs to no session; start it in one, or name a session");
+        let session = self.other.clone().or_else(|| run.session.clone()).ok_or_else(none)?;
+        check::name(&session)?;
+        Ok(Target { is_other: self.other.is_some(), run, session })
+    }
+
+    /// The input of an operation, which names the session if it is not the one of the run.
+    pub(super) fn input(&self, input: Value) -> Value {
+        match &self.other {
+            Some(session) => json!({"session": session, "input": input}),
+            None => input,
+        }
     }
 
     pub(super) fn next_path(&self) -> crate::path::Path {
@@ -202,32 +236,31 @@ impl<'c> CtxSession<'c> {
     }
 
     fn read_messages(self, wanted: Wanted) -> BoxFuture<'c, ToolResult<Vec<SessionMessage>>> {
-        let run = self.ctx.run.clone();
-        let path = self.next_path();
+        let (target, path) = (self.target(), self.next_path());
+        let input = match serde_json::to_value(wanted) {
+            Ok(input) => self.input(input),
+            Err(error) => return Box::pin(std::future::ready(Err(error.into()))),
+        };
         // What the attempt of this process read. A recorded operation reads its range again.
         let found: Arc<Mutex<Option<Vec<SessionMessage>>>> = Arc::default();
         let keep = found.clone();
         let step = self.ctx.step("messages", {
-            let run = run.clone();
+            let target = target.clone();
             move |_| {
-                let (run, keep) = (run.clone(), keep.clone());
+                let (target, keep) = (target.clone(), keep.clone());
                 async move {
-                    let session = session_of(&run)?;
-                    match fetch(&run, session, wanted).await {
-                        Ok((after, messages)) => {
-                            let range = ReadRange::of(after, &messages);
-                            *keep.lock() = Some(messages);
-                            range
-                        }
-                        Err(error) => stopped(&run, error).await,
-                    }
+                    let target = target?;
+                    let (after, messages) = target.reached(fetch(&target, wanted)).await?;
+                    let range = ReadRange::of(after, &messages);
+                    *keep.lock() = Some(messages);
+                    range
                 }
             }
         });
-        let step = step.readonly().input(&wanted).of_kind(OpKind::Session).into_future();
+        let step = step.readonly().input(&input).of_kind(OpKind::Session).into_future();
         Box::pin(async move {
             let range = step.await?;
-            let session = session_of(&run)?;
+            let Target { run, session, .. } = target?;
             let messages = match found.lock().take() {
                 Some(messages) => Ok(messages),
                 None => Err(run.kernel.store.sessions().session_messages(session.clone(), range.after, range.count)),
@@ -248,13 +281,61 @@ impl<'c> CtxSession<'c> {
     }
 }
 
-pub(super) fn session_of(run: &Run) -> ToolResult<Arc<str>> {
-    let none = || ToolError::failed("this run belongs to no session; start it in one");
-    run.session.clone().ok_or_else(none)
+/// The session that an operation reads or writes.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) run: Arc<Run>,
+    pub(super) session: Arc<str>,
+    /// Whether it is not the session of the run.
+    is_other: bool,
+}
+
+impl Target {
+    /// A run reaches its own session, and others of its principal.
+    fn access(&self) -> SessionAccess {
+        let principal = || self.run.attribution.as_deref().and_then(|attribution| attribution.principal.clone());
+        if self.is_other { SessionAccess::Of(principal()) } else { SessionAccess::All }
+    }
+
+    async fn info(&self) -> Result<Option<SessionInfo>, StoreError> {
+        self.run.kernel.store.sessions().session(self.session.clone()).await
+    }
+
+    /// What was read, if the session may be read. Another one is looked up before and after: its name may have been
+    /// given to a session of another principal meanwhile.
+    pub(super) async fn reached<T>(&self, reading: impl Future<Output = Result<T, StoreError>>) -> ToolResult<T> {
+        let before = match self.is_other {
+            true => self.visible().await?,
+            false => None,
+        };
+        let found = match reading.await {
+            Ok(found) => found,
+            Err(error) => return stopped(&self.run, error).await,
+        };
+        if self.is_other && self.visible().await? != before {
+            return Err(self.missing());
+        }
+        Ok(found)
+    }
+
+    /// When the session was created, if the run reaches it.
+    async fn visible(&self) -> ToolResult<Option<Timestamp>> {
+        match self.info().await {
+            Ok(Some(info)) if self.access().reaches(info.owner.as_ref()) => Ok(Some(info.created)),
+            Ok(_) => Err(self.missing()),
+            Err(error) => stopped(&self.run, error).await,
+        }
+    }
+
+    fn missing(&self) -> ToolError {
+        let refusal = SessionRefusal::Missing;
+        ToolError::rejected(refusal.code(), refusal.sentence(&self.session))
+    }
 }
 
 /// The messages, and the position that they follow.
-async fn fetch(run: &Arc<Run>, session: Arc<str>, wanted: Wanted) -> Result<(u64, Vec<SessionMessage>), StoreError> {
+async fn fetch(target: &Target, wanted: Wanted) -> Result<(u64, Vec<SessionMessage>), StoreError> {
+    let Target { run, session, .. } = target.clone();
     // A message that the outcome of an earlier call posts is in the store once that outcome is.
     run.flush().await;
     let sessions = run.kernel.store.sessions();
@@ -270,23 +351,24 @@ async fn fetch(run: &Arc<Run>, session: Arc<str>, wanted: Wanted) -> Result<(u64
 
 /// Writes to the session. The inner result is for the body.
 pub(super) async fn write(
-    run: &Arc<Run>,
-    session: Arc<str>,
+    target: &Target,
     change: SessionChange,
     key: String,
 ) -> Result<ToolResult<SessionAnswer>, StoreError> {
+    let Target { run, session, .. } = target;
     let closing = match &change {
         SessionChange::Close { reason } => Some(reason.clone()),
         _ => None,
     };
     let epoch = run.with(|machine| machine.outbox().epoch());
     let by = Some(SessionOperation { run: run.id, epoch, key: key.into() });
-    let write = SessionWrite { session: session.clone(), at: run.now(), change, by };
+    let access = target.access();
+    let write = SessionWrite { session: session.clone(), at: run.now(), change, by, access };
     let verdict = run.kernel.store.sessions().write_session(write).await?;
     if let (Some(reason), Ok(_)) = (closing, &verdict) {
-        run.kernel.end_session_runs(&session, &reason, UnfinishedRuns::Leave).await?;
+        run.kernel.end_session_runs(session, &reason, UnfinishedRuns::Leave).await?;
     }
-    Ok(verdict.map_err(|refusal| ToolError::rejected(refusal.code(), refusal.sentence(&session))))
+    Ok(verdict.map_err(|refusal| ToolError::rejected(refusal.code(), refusal.sentence(session))))
 }
 
 /// A body never sees a store failure: the journal is reloaded, and replay decides.

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::session::{CtxSession, session_of, stopped, unexpected, write};
+use super::session::{CtxSession, stopped, unexpected, write};
 use crate::artifacts::{ArtifactError, ArtifactWriter};
 use crate::call::Attempt;
 use crate::limits;
@@ -97,7 +97,7 @@ impl<'c> CtxFiles<'c> {
     }
 
     fn read_content(self, path: &str, offset: u64, length: usize) -> BoxFuture<'c, ToolResult<Option<Vec<u8>>>> {
-        let (run, at) = (self.session.ctx.run.clone(), self.session.next_path());
+        let (run, at, target) = (self.session.ctx.run.clone(), self.session.next_path(), self.session.target());
         let parsed = SessionPath::parse(path);
         let input = json!({"path": path, "offset": offset, "length": length});
         let found = self.read_recorded("read_file", &input, move |view, attempt| {
@@ -118,7 +118,7 @@ impl<'c> CtxFiles<'c> {
             match range(&*run.kernel.store, content, &by, offset, length).await {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(StoreError::NoArtifact { .. }) => {
-                    run.hold(Hold::FileGone { path: at, session: session_of(&run)?, file: file.path });
+                    run.hold(Hold::FileGone { path: at, session: target?.session, file: file.path });
                     std::future::pending().await
                 }
                 Err(error) => stopped(&run, error).await,
@@ -219,24 +219,25 @@ impl<'c> CtxFiles<'c> {
     where
         F: Fn(SessionPath, Attempt, Arc<str>, FileLimits) -> BoxFuture<'static, ToolResult<FileChange>> + Send + 'c,
     {
-        let run = self.session.ctx.run.clone();
+        let (target, input) = (self.session.target(), self.session.input(input.clone()));
         let path = SessionPath::parse(path);
         let step = self.session.ctx.step(name, move |attempt| {
-            let (run, key) = (run.clone(), attempt.key());
-            let prepared = session_of(&run).and_then(|session| {
+            let key = attempt.key();
+            let prepared = target.clone().and_then(|target| {
                 let path = path.clone().map_err(FileError::from)?;
-                Ok((prepare(path, attempt, session.clone(), run.kernel.env.limits.files), session))
+                let limits = target.run.kernel.env.limits.files;
+                Ok((prepare(path, attempt, target.session.clone(), limits), target))
             });
             async move {
-                let (prepared, session) = prepared?;
+                let (prepared, target) = prepared?;
                 let change = SessionChange::File(prepared.await?);
-                match write(&run, session, change, key).await {
+                match write(&target, change, key).await {
                     Ok(result) => result,
-                    Err(error) => stopped(&run, error).await,
+                    Err(error) => stopped(&target.run, error).await,
                 }
             }
         });
-        Box::pin(step.idempotent().input(input).of_kind(OpKind::Session).into_future())
+        Box::pin(step.idempotent().input(&input).of_kind(OpKind::Session).into_future())
     }
 
     fn read_recorded<T, F>(self, name: &'static str, input: &Value, read: F) -> BoxFuture<'c, ToolResult<T>>
@@ -244,22 +245,26 @@ impl<'c> CtxFiles<'c> {
         T: Serialize + DeserializeOwned + Send + 'static,
         F: Fn(FileView, Attempt) -> BoxFuture<'static, Result<T, FileError>> + Send + 'c,
     {
-        let run = self.session.ctx.run.clone();
+        let (target, input) = (self.session.target(), self.session.input(input.clone()));
         let step = self.session.ctx.step(name, move |attempt| {
-            let run = run.clone();
-            let found = session_of(&run).map(|session| read(FileView::new(run.kernel.store.clone(), session), attempt));
+            let found = target.clone().map(|target| {
+                let view = FileView::new(target.run.kernel.store.clone(), target.session.clone());
+                (read(view, attempt), target)
+            });
             async move {
-                let found = found?;
+                let (found, target) = found?;
                 // A file that the outcome of an earlier call writes is in the store once that outcome is.
-                run.flush().await;
-                match found.await {
-                    Ok(value) => Ok(value),
-                    Err(FileError::Store(error)) => stopped(&run, error).await,
-                    Err(error) => Err(error.into()),
-                }
+                target.run.flush().await;
+                let reading = async {
+                    match found.await {
+                        Err(FileError::Store(error)) => Err(error),
+                        other => Ok(other),
+                    }
+                };
+                Ok(target.reached(reading).await??)
             }
         });
-        Box::pin(step.readonly().input(input).of_kind(OpKind::Session).into_future())
+        Box::pin(step.readonly().input(&input).of_kind(OpKind::Session).into_future())
     }
 }
 

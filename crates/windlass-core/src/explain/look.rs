@@ -153,7 +153,7 @@ impl Explainer<'_> {
             }
         }
         if info.state == RunState::Running {
-            moves.extend(self.driven(run, operations, &moves));
+            moves.extend(self.driven(info, operations, &moves));
         }
         moves.extend(self.in_mailbox(info).await?);
         Ok(moves)
@@ -230,7 +230,8 @@ impl Explainer<'_> {
     }
 
     /// The operations in progress, except those that are already known to wait.
-    fn driven(&self, run: RunId, operations: &OpenOperations, waiting: &[Move]) -> Vec<Move> {
+    fn driven(&self, info: &RunInfo, operations: &OpenOperations, waiting: &[Move]) -> Vec<Move> {
+        let run = info.run;
         match self.kernel.roster.stage(run) {
             RunStage::Queued(_) => return vec![self.reason(Path::root(), Why::Suspect)],
             RunStage::NotDriven if self.leaves_alone(run) => return vec![self.reason(Path::root(), Why::OwnerGone)],
@@ -244,10 +245,10 @@ impl Explainer<'_> {
         };
         let leaf = |path: &Path| !operations.open().keys().any(|other| below(path, other)) && !waits(path);
         let open = operations.open().iter().filter(|(path, _)| leaf(path) && !listed(path));
-        open.map(|(path, open)| self.in_progress(path, open)).collect()
+        open.map(|(path, open)| self.in_progress(info.session.as_ref(), path, open)).collect()
     }
 
-    fn in_progress(&self, path: &Path, open: &OpenOperation) -> Move {
+    fn in_progress(&self, session: Option<&Arc<str>>, path: &Path, open: &OpenOperation) -> Move {
         let operation = open.asked.to_string();
         let why = match open.attempt {
             Some(attempting) => Why::Attempt {
@@ -259,7 +260,7 @@ impl Explainer<'_> {
             None => Why::AtWork { operation, since: open.since },
         };
         let timeout = match open.asked.kind {
-            OpKind::Call if !open.entered => self.kernel.tool_of(&open.asked).map(|tool| {
+            OpKind::Call if !open.entered => self.kernel.tool_of(&open.asked, session).map(|tool| {
                 EffectivePolicy::of(&self.kernel.env.policy, tool.spec(), open.asked.limits.as_deref()).timeout
             }),
             _ => None,

@@ -210,6 +210,7 @@ mod tests {
             Hold::Diverged(Box::new(divergence)),
             Hold::CrashLoop { path: path.clone(), deaths: 3 },
             Hold::ToolMissing { path: path.clone(), tool: "gone".into() },
+            Hold::ToolHidden { path: path.clone(), tool: "gone".into(), session: "ada".into() },
             Hold::LayerMissing { path: path.clone(), layer: "guest".into() },
             Hold::Undecodable { path: path.clone(), problem: "a number".into() },
             Hold::MessagesGone { path: path.clone(), session: "ada".into() },

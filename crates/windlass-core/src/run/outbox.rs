@@ -10,6 +10,7 @@ use crate::limits::BUFFERED_RECORDS;
 use crate::path::Path;
 use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage, SeenOutcome};
 use crate::time::Timestamp;
+use crate::tool::ToolsChange;
 
 /// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
@@ -163,6 +164,11 @@ impl Outbox {
     pub(crate) fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) -> u64 {
         self.rare.make().others.push(Change::Start { run, creation, records });
         self.mark()
+    }
+
+    /// Changes the tools that the run's session shows, together with the buffered changes.
+    pub(crate) fn change_tools(&mut self, session: Arc<str>, change: ToolsChange) {
+        self.rare.make().others.push(Change::Tools { session, change });
     }
 
     /// Posts a message to the run's session, together with the buffered changes.

@@ -73,6 +73,15 @@ pub enum Hold {
         /// Which tool.
         tool: String,
     },
+    /// The session of the run hides the tool of a recorded call.
+    ToolHidden {
+        /// The path of the call.
+        path: Path,
+        /// Which tool.
+        tool: String,
+        /// The session.
+        session: String,
+    },
     /// A layer that a recorded call was made through is not registered.
     LayerMissing {
         /// The path of the call.
@@ -172,6 +181,11 @@ impl fmt::Display for Hold {
                 f,
                 "tool missing: {path} calls `{tool}`, which is not registered; register it (or give its successor \
                  the alias `{tool}`), then resume the run"
+            ),
+            Self::ToolHidden { path, tool, session } => write!(
+                f,
+                "tool hidden: {path} calls `{tool}`, which session {session:?} hides; show it in the session's tools, then \
+                 resume the run"
             ),
             Self::LayerMissing { path, layer } if layer.starts_with('~') => write!(
                 f,

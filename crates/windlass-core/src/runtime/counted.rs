@@ -1,5 +1,7 @@
 //! Which decision of a person counts: the first one, and what it was about.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Runtime;
@@ -73,10 +75,11 @@ impl Runtime {
     /// call.
     pub async fn asked_calls(&self, run: RunId, paths: &[Path]) -> Result<Vec<Option<AskedCall>>> {
         let journal = current(self.kernel.store.journal(run, 0).await?);
-        Ok(paths.iter().map(|path| self.asked_call(&journal, path)).collect())
+        let session = self.kernel.session_of(run).await?;
+        Ok(paths.iter().map(|path| self.asked_call(&journal, path, session.as_ref())).collect())
     }
 
-    fn asked_call(&self, journal: &[Record], path: &Path) -> Option<AskedCall> {
+    fn asked_call(&self, journal: &[Record], path: &Path, session: Option<&Arc<str>>) -> Option<AskedCall> {
         let here = || journal.iter().filter(|record| record.path == *path);
         let asked = here().find_map(|record| record.asked.as_ref()).filter(|asked| asked.kind == OpKind::Call)?;
         // The prepared arguments are the ones that its attempts use.
@@ -85,7 +88,7 @@ impl Runtime {
             _ => None,
         });
         let args = prepared.or_else(|| asked.input.clone()).unwrap_or_default();
-        let tool = self.kernel.tool_of(asked);
+        let tool = self.kernel.tool_of(asked, session);
         let shown = tool.and_then(|tool| tool.without_secrets(&args));
         Some(AskedCall { tool: asked.name.clone(), args: (*args).clone(), shown })
     }

@@ -42,11 +42,17 @@ impl Runtime {
 impl Kernel {
     /// Where the value that the operation at `path` returns contains secrets. Only calls return secrets. An operation
     /// without a record may be one, so all of its value counts as secret.
-    pub(super) fn secrets_of(&self, journal: &[Record], path: &Path, value: &Value) -> Places {
+    pub(super) fn secrets_of(
+        &self,
+        session: Option<&Arc<str>>,
+        journal: &[Record],
+        path: &Path,
+        value: &Value,
+    ) -> Places {
         let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
         let Some(asked) = asked else { return Places::whole(value) };
         let mut output = Output::value(value.clone());
-        match self.tool_of(asked) {
+        match self.tool_of(asked, session) {
             Some(tool) if asked.kind == OpKind::Call => tool.mark_secrets(&mut output),
             None if asked.kind == OpKind::Call => output.secrets = Places::whole(value),
             _ => {}
@@ -57,10 +63,10 @@ impl Kernel {
 
 impl Kernel {
     /// Marks the secrets in an output that a person gives the operation at `path`, if its tool is known here.
-    pub(super) fn mark_given(&self, journal: &[Record], path: &Path, output: &mut Output) {
+    pub(super) fn mark_given(&self, session: Option<&Arc<str>>, journal: &[Record], path: &Path, output: &mut Output) {
         let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
         let asked = asked.filter(|asked| asked.kind == OpKind::Call);
-        if let Some(tool) = asked.and_then(|asked| self.tool_of(asked)) {
+        if let Some(tool) = asked.and_then(|asked| self.tool_of(asked, session)) {
             tool.mark_secrets(output);
         }
     }

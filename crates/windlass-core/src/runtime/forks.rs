@@ -68,11 +68,11 @@ impl Runtime {
         }
         let journal = messages::current(kernel.store.journal(run, 0).await?);
         if let (Some(fork::ForkChange::Outcome { result: Ok(output), .. }), Cut::At(path)) = (&mut change, &at) {
-            kernel.mark_given(&journal, path, output);
+            kernel.mark_given(info.session.as_ref(), &journal, path, output);
         }
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.env.clock.now();
-        let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
+        let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args, info.session.as_ref());
         let records = fork(&original, &at, change, now, check).map_err(Error::Conflict)?;
         let forked = kernel.env.mint.run(now);
         kernel.drives.add(forked);
@@ -115,9 +115,14 @@ impl Runtime {
 
     /// Checks arguments that replace those of a recorded call, because the call is not validated or prepared again.
     /// Returns the locations of their secrets.
-    fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<Places, String> {
+    fn check_replaced(
+        &self,
+        asked: &Asked,
+        args: &Value,
+        session: Option<&Arc<str>>,
+    ) -> std::result::Result<Places, String> {
         let name = &asked.name;
-        let Some(tool) = self.kernel.tool_of(asked) else {
+        let Some(tool) = self.kernel.tool_of(asked, session) else {
             return Err(format!(
                 "tool `{name}` is not registered here, so its arguments cannot be replaced; register it first"
             ));
@@ -145,7 +150,8 @@ impl Runtime {
         let mut info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let journal = messages::current(self.kernel.store.journal(run, 0).await?);
         info.generation = generation(&journal);
-        Ok(replay_check::check(&self.kernel, info, journal))
+        let tools = self.kernel.session_tools(info.session.as_ref()).await?;
+        Ok(replay_check::check(&self.kernel, info, journal, tools))
     }
 
     /// Like [`replay_check`](Runtime::replay_check), for every run that matches, one after the other. It reads the runs
@@ -160,9 +166,10 @@ impl Runtime {
             for mut info in page {
                 let run = info.run;
                 let journal = self.kernel.store.journal(run, 0).await.map(messages::current);
+                let tools = self.kernel.session_tools(info.session.as_ref()).await?;
                 let check = journal.map(|journal| {
                     info.generation = generation(&journal);
-                    replay_check::check(&self.kernel, info, journal)
+                    replay_check::check(&self.kernel, info, journal, tools)
                 });
                 checks.add(run, check);
             }

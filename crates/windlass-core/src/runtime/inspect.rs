@@ -132,7 +132,8 @@ impl Runtime {
         case.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
         case.cause.iter().try_for_each(|cause| check_attribution("cause", cause))?;
         let session: Option<Arc<str>> = case.session.as_deref().map(Into::into);
-        let snapshot = self.toolbox.with_layers(&case.call.layers).map(|toolbox| toolbox.snapshot());
+        let here = kernel.toolbox_in(&self.toolbox, session.as_ref()).await?;
+        let snapshot = here.with_layers(&case.call.layers).map(|toolbox| toolbox.snapshot());
         if let Ok(snapshot) = snapshot
             && let Some(error) = kernel
                 .loop_refusals(session.as_ref(), &snapshot, std::slice::from_ref(&case.call))
@@ -142,7 +143,7 @@ impl Runtime {
         {
             return Ok(Prediction::refused(case.call.tool().to_owned(), error));
         }
-        let dry_run = DryRun { toolbox: &self.toolbox, policy: &kernel.env.policy, middleware: &kernel.env.middleware };
+        let dry_run = DryRun { toolbox: &here, policy: &kernel.env.policy, middleware: &kernel.env.middleware };
         let of_session = match &session {
             Some(session) if dry_run.uses_history(&case) => kernel.session_calls(session, None).await?,
             _ => SessionCalls::None,
@@ -177,7 +178,7 @@ impl Runtime {
                 let first = of_call().next().unwrap_or(record);
                 let (result, times) = (finished.answer(), finished.took(record.at, first.at));
                 let asked = asked_at(&record.path);
-                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
+                let tool = asked.and_then(|asked| self.kernel.tool_of(asked, info.session.as_ref()));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
                 let layers = asked.map(|asked| asked.layers.clone()).unwrap_or_default();

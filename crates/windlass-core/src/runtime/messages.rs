@@ -110,7 +110,7 @@ impl Runtime {
         if let Settlement::Happened(Ok(output)) = &mut settlement {
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
             let journal = current(self.kernel.store.journal(run, 0).await?);
-            let secrets = self.kernel.secrets_of(&journal, path, &output.value);
+            let secrets = self.kernel.secrets_of(info.session.as_ref(), &journal, path, &output.value);
             if !secrets.is_empty() {
                 Arc::make_mut(output).secrets = secrets;
             }
@@ -248,7 +248,10 @@ impl Runtime {
                 return Ok(closed);
             }
             let secrets = match &resolution {
-                Resolution::Ok { value } => self.kernel.secrets_of(facts.generation(generation), &path, value),
+                Resolution::Ok { value } => {
+                    let session = facts.info.session.as_ref();
+                    self.kernel.secrets_of(session, facts.generation(generation), &path, value)
+                }
                 _ => Places::default(),
             };
             let resolution = resolution.clone();
@@ -340,7 +343,8 @@ impl Runtime {
         let journal = current(self.kernel.store.journal(run, 0).await?);
         let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
         let own = asked.and_then(|asked| asked.limits.as_deref());
-        Ok(match asked.and_then(|asked| self.kernel.tool_of(asked)) {
+        let session = self.kernel.session_of(run).await?;
+        Ok(match asked.and_then(|asked| self.kernel.tool_of(asked, session.as_ref())) {
             Some(tool) => policy::EffectivePolicy::of(&self.kernel.env.policy, tool.spec(), own).grant_valid,
             None => own.and_then(|own| own.grant_valid).unwrap_or(limits::GRANT_VALID),
         })

@@ -7,8 +7,8 @@ use crate::artifacts::{ArtifactError, ArtifactWriter};
 use crate::limits;
 use crate::session::files::{FileError, FileView};
 use crate::store::{
-    Access, FileChange, FileEncoding, FileExpectation, FileInfo, FileRefusal, SessionAnswer, SessionChange,
-    SessionPath, SessionRefusal, SessionWrite, StoreError, Stored,
+    Access, FileChange, FileEncoding, FileExpectation, FileInfo, FileRefusal, SessionAccess, SessionAnswer,
+    SessionChange, SessionPath, SessionRefusal, SessionWrite, StoreError, Stored,
 };
 use crate::tool::Artifact;
 
@@ -20,6 +20,7 @@ pub struct SessionFiles {
     view: FileView,
     runtime: Runtime,
     session: Arc<str>,
+    access: SessionAccess,
 }
 
 impl std::ops::Deref for SessionFiles {
@@ -46,8 +47,9 @@ impl Session {
     /// }
     /// ```
     pub fn files(&self) -> SessionFiles {
-        let (runtime, session) = (self.runtime.clone(), self.name.clone());
-        SessionFiles { view: FileView::new(runtime.kernel.store.clone(), session.clone()), runtime, session }
+        let (runtime, session, access) = (self.runtime.clone(), self.name.clone(), self.access.clone());
+        let view = FileView::new(runtime.kernel.store.clone(), session.clone());
+        SessionFiles { view, runtime, session, access }
     }
 }
 
@@ -149,8 +151,8 @@ impl SessionFiles {
 
     async fn change(&self, change: FileChange) -> Result<SessionAnswer, FileError> {
         let kernel = &self.runtime.kernel;
-        let (session, at) = (self.session.clone(), kernel.env.clock.now());
-        let write = SessionWrite { session, at, change: SessionChange::File(change), by: None };
+        let (session, at, access) = (self.session.clone(), kernel.env.clock.now(), self.access.clone());
+        let write = SessionWrite { session, at, change: SessionChange::File(change), by: None, access };
         let verdict = kernel.store.sessions().write_session(write).await?;
         let refused = |refusal: SessionRefusal| FileError::Refused { session: self.session.clone(), refusal };
         verdict.map_err(refused)

@@ -13,9 +13,10 @@ use crate::limits;
 use crate::run::state::RunState;
 use crate::session::check;
 use crate::store::{
-    DataEntry, DataKind, Filter, Message, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
-    SessionInfo, SessionMessage, SessionWrite, StoreError,
+    DataEntry, DataKind, Filter, Message, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionCursor,
+    SessionFilter, SessionInfo, SessionMessage, SessionWrite, StoreError,
 };
+use crate::tool::{SessionTools, Toolbox, ToolsChange};
 
 /// A session, by its name. Nothing is looked up before a method is called.
 ///
@@ -25,6 +26,7 @@ use crate::store::{
 pub struct Session {
     pub(super) runtime: Runtime,
     pub(super) name: Arc<str>,
+    pub(super) access: SessionAccess,
 }
 
 /// What becomes of the unfinished runs of a session that is closed.
@@ -40,7 +42,7 @@ pub enum UnfinishedRuns {
 impl Runtime {
     /// The session with this name.
     pub fn session(&self, name: impl Into<Arc<str>>) -> Session {
-        Session { runtime: self.clone(), name: name.into() }
+        Session { runtime: self.clone(), name: name.into(), access: SessionAccess::All }
     }
 
     /// Sessions that match, newest first, at most `limit`: those before `before`, or from the newest on.
@@ -96,6 +98,35 @@ impl Session {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The same session for a principal: what is written is refused as if the session did not exist, unless it belongs
+    /// to that principal. The store decides, together with the write.
+    #[must_use]
+    pub fn as_principal(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.access = SessionAccess::Of(Some(principal.into()));
+        self
+    }
+
+    /// The tools that it shows; all of them, for a session that does not exist.
+    pub async fn tools(&self) -> Result<SessionTools> {
+        Ok(self.info().await?.and_then(|session| session.tools).map(|tools| (*tools).clone()).unwrap_or_default())
+    }
+
+    /// Changes the tools that it shows, and returns what it shows now. A name need not be that of a tool: it counts as
+    /// soon as a tool of that name is registered. Calls that are made from now on find the tools that it shows; an
+    /// unfinished call of a tool that is hidden goes on where it is driven, and is held when its run is taken up again.
+    pub async fn change_tools(&self, change: ToolsChange) -> Result<SessionTools> {
+        match self.write(SessionChange::Tools(change)).await? {
+            SessionAnswer::Tools { tools } => Ok(tools),
+            answer => Err(unexpected(&answer)),
+        }
+    }
+
+    /// The toolbox of the runtime as this session sees it. It follows later changes.
+    pub async fn toolbox(&self) -> Result<Toolbox> {
+        let tools = self.runtime.kernel.store.sessions().live_tools(self.name.clone()).await?;
+        Ok(self.runtime.toolbox.in_session(tools))
     }
 
     /// Opens the session, or sets the title and owner of one that exists; `None` leaves them as they are. Returns
@@ -207,7 +238,8 @@ impl Session {
         check::name(&self.name)?;
         check::change(&change)?;
         let kernel = &self.runtime.kernel;
-        let write = SessionWrite { session: self.name.clone(), at: kernel.env.clock.now(), change, by: None };
+        let (session, at, access) = (self.name.clone(), kernel.env.clock.now(), self.access.clone());
+        let write = SessionWrite { session, at, change, by: None, access };
         let verdict = kernel.store.sessions().write_session(write).await?;
         verdict.map_err(|refusal| refusal.into_error(&self.name))
     }

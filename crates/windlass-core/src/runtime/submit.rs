@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Runtime, Start, finished};
+use super::{Runtime, Start, background, finished};
 use crate::begin::{Calls, NewRun, Refusals, batch_asked};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
@@ -95,6 +95,18 @@ impl Runtime {
     ///
     /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
+        match &how.session {
+            Some(session) => {
+                let tools = self.kernel.store.sessions().live_tools(session.clone()).await?;
+                let toolbox = self.toolbox.in_session(tools);
+                Self { kernel: self.kernel.clone(), toolbox }.submit_here(work, how).await
+            }
+            None => self.submit_here(work, how).await,
+        }
+    }
+
+    /// Submits work with the tools of this runtime, which are those that the session shows.
+    async fn submit_here(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
         how.check()?;
         let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
@@ -120,7 +132,7 @@ impl Runtime {
             }
             return Ok(stored(run));
         }
-        let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
+        let background = work.calls().iter().try_for_each(|call| background(&self.toolbox, call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
         let new = self.kernel.new_run(&self.toolbox, work, &how, refused)?;
         let run = new.drive.run.id;
@@ -144,8 +156,9 @@ impl Runtime {
     }
 
     async fn start_work(&self, work: Work, how: Start) -> Result<RunId> {
+        let toolbox = self.kernel.toolbox_in(&self.toolbox, how.session.as_ref()).await?;
         for call in work.calls() {
-            self.background(call)?;
+            background(&toolbox, call)?;
         }
         self.submit(work, how).await?.accepted().await
     }
@@ -182,7 +195,9 @@ impl Runtime {
                 self.ensure_claimed(run).await?;
                 Ok((run, true))
             }
-            Err(error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. })) => Err(error.into()),
+            Err(
+                error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. } | StoreError::NoSession { .. }),
+            ) => Err(error.into()),
             Err(error) => {
                 // The run may have been written.
                 self.kernel.nudge(run);
@@ -399,6 +414,7 @@ impl Submitted {
             (
                 error @ (StoreError::KeySpent { .. }
                 | StoreError::SessionClosed { .. }
+                | StoreError::NoSession { .. }
                 | StoreError::Unavailable(_)
                 | StoreError::NoArtifact { .. }),
                 _,

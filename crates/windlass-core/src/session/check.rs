@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::store::{NewMessage, SessionChange};
 use crate::tool::artifact::Data;
-use crate::tool::{Content, ToolError};
+use crate::tool::{Content, ToolError, ToolsChange, check_name};
 use crate::value::size::{self, TooBig};
 
 /// Why something cannot be written to a session.
@@ -73,10 +73,24 @@ pub(crate) fn change(change: &SessionChange) -> Result<(), Unfit> {
         }
         SessionChange::Set { name, value: given, .. } => entry(name).and_then(|()| value(given)),
         SessionChange::Delete { name, .. } => entry(name),
+        SessionChange::Tools(change) => tools(change),
         SessionChange::Close { reason } => line("the reason", reason, limits::SESSION_NOTE),
         // A path is valid by its type, and the store decides about the rest.
         SessionChange::File(_) => Ok(()),
     }
+}
+
+/// Checks a change of the tools that a session shows. A tool of the name need not exist: it may be registered later.
+pub(crate) fn tools(change: &ToolsChange) -> Result<(), Unfit> {
+    if change.is_empty() {
+        return Err(Unfit::Invalid("the change names no tool to show, hide or reveal, and resets nothing".to_owned()));
+    }
+    if change.names().count() > limits::SESSION_TOOLS {
+        let most = limits::SESSION_TOOLS;
+        return Err(Unfit::TooLarge(format!("a change of a session's tools may name at most {most} tools")));
+    }
+    let named = |name: &Arc<str>| check_name(name).map_err(|refused| Unfit::Invalid(refused.to_string()));
+    change.names().try_for_each(named)
 }
 
 fn value(value: &Value) -> Result<(), Unfit> {

@@ -154,6 +154,7 @@ impl Inner {
                 Change::Start { run, creation, records } => self.start(run, creation, records),
                 Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
                 Change::Post { session, at, message } => self.sessions.post_if_open(&session, at, message),
+                Change::Tools { session, change } => self.sessions.change_tools(&session, &change),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -258,7 +259,7 @@ impl Inner {
             Change::Continue => {
                 entry.next_generation();
                 entry.refusals.clear();
-                self.sessions.forget_verdicts(entry.session.as_ref(), run);
+                self.sessions.verdicts.remove(&run);
                 self.leave_queues(run, &Path::root());
             }
             Change::Outcomes { at, outcomes } => self.sessions.add_outcomes(entry.session.as_ref(), at, &outcomes),
@@ -281,7 +282,7 @@ impl Inner {
         if ends {
             entry.keys = Vec::new();
             entry.refusals.clear();
-            self.sessions.forget_verdicts(entry.session.as_ref(), run);
+            self.sessions.verdicts.remove(&run);
             // The records of this commit are appended by now, and the last of them has the time of the commit.
             entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
         }
@@ -434,7 +435,7 @@ fn change_order(change: &Change) -> u8 {
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
-        Change::Mail { .. } | Change::Post { .. } => 7,
+        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } => 7,
     }
 }
 

@@ -37,9 +37,9 @@ pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
 pub use outcomes::{RecentOutcomes, SeenOutcome};
 pub use retention::{Cutoffs, Retention, Tidied};
 pub use sessions::{
-    Author, Closing, DataEntry, DataKind, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
-    SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Sessions,
-    refuse_session_write,
+    Author, Closing, DataEntry, DataKind, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionCursor,
+    SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite,
+    Sessions, refuse_session_write, tools_after,
 };
 
 use std::sync::Arc;
@@ -50,6 +50,7 @@ use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::{Clock, Timestamp};
+use crate::tool::ToolsChange;
 
 /// Why a store refused or failed, split by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -308,6 +309,14 @@ pub enum Change {
         /// The message.
         message: NewMessage,
     },
+    /// Changes the tools that a session shows, together with the owner's own changes, so it is never refused. If the
+    /// session is closed, or would name too many tools, the change is left out and the store logs that.
+    Tools {
+        /// The session.
+        session: Arc<str>,
+        /// The change.
+        change: ToolsChange,
+    },
 }
 
 /// The description of a new run.
@@ -333,6 +342,9 @@ pub struct Creation {
     pub turn: Turn,
     /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
+    /// Whether its session must belong to its principal. A run that is created from outside in a session of another one
+    /// is refused with [`StoreError::NoSession`]: that session looks missing.
+    pub own_session: bool,
 }
 
 /// How a new run takes its turn in a session. A session has one turn at a time.

@@ -15,7 +15,7 @@ use super::{FileChange, FileInfo, FileRefusal, Files, RecentOutcomes, StoreError
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
-use crate::tool::Content;
+use crate::tool::{Content, LiveTools, SessionTools, ToolsChange};
 
 /// A session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct SessionInfo {
     pub messages: u64,
     /// Whether it was opened or written to. If not, it is no more than the name that its runs share.
     pub opened: bool,
+    /// The tools that it shows; `None` if it shows all.
+    pub tools: Option<Arc<SessionTools>>,
 }
 
 impl SessionInfo {
@@ -212,6 +214,34 @@ pub struct SessionWrite {
     pub change: SessionChange,
     /// The operation of a run that makes it; `None` if it comes from outside.
     pub by: Option<SessionOperation>,
+    /// Whose sessions it may reach.
+    pub access: SessionAccess,
+}
+
+/// Whose sessions a write may reach. Others look missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SessionAccess {
+    /// All.
+    #[default]
+    All,
+    /// Those of this principal; without a principal, those without an owner.
+    Of(Option<Arc<str>>),
+}
+
+impl SessionAccess {
+    /// Whether it reaches a session with this owner.
+    pub fn reaches(&self, owner: Option<&Arc<str>>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(principal) => principal.as_ref() == owner,
+        }
+    }
+
+    /// Whether a run that must stay in the sessions of its principal may be created in this one. A session without an
+    /// owner that was never opened is no more than a name.
+    pub fn admits(principal: Option<&Arc<str>>, owner: Option<&Arc<str>>, opened: bool) -> bool {
+        principal == owner || (owner.is_none() && !opened)
+    }
 }
 
 /// The operation of a run that writes to a session.
@@ -256,6 +286,8 @@ pub enum SessionChange {
         /// Its name.
         name: Arc<str>,
     },
+    /// Changes the tools that it shows.
+    Tools(ToolsChange),
     /// Closes the session: from then on, it takes neither writes nor new runs.
     Close {
         /// Why.
@@ -274,6 +306,7 @@ impl fmt::Debug for SessionChange {
             Self::Post(message) => write!(f, "Post({})", message.author.as_str()),
             Self::Set { kind, name, .. } => write!(f, "Set({kind:?} {name:?})"),
             Self::Delete { kind, name } => write!(f, "Delete({kind:?} {name:?})"),
+            Self::Tools(change) => write!(f, "Tools({change:?})"),
             Self::Close { .. } => f.write_str("Close"),
             Self::File(change) => write!(f, "File({:?})", change.path()),
         }
@@ -321,6 +354,11 @@ pub enum SessionAnswer {
         /// Whether it did not before.
         created: bool,
     },
+    /// The session shows these tools now.
+    Tools {
+        /// All of them.
+        tools: SessionTools,
+    },
 }
 
 /// Why a write was refused. Writing again does not help.
@@ -340,6 +378,8 @@ pub enum SessionRefusal {
     Entries,
     /// A file cannot be changed like this.
     File(FileRefusal),
+    /// It would name more tools than it may.
+    Tools,
 }
 
 impl SessionRefusal {
@@ -359,6 +399,10 @@ impl SessionRefusal {
                 limits::SESSION_ENTRIES
             ),
             Self::File(refusal) => refusal.sentence(session),
+            Self::Tools => format!(
+                "session {session:?} would name more than {} tools, which is the limit; reset it, and name fewer",
+                limits::SESSION_TOOLS
+            ),
         }
     }
 
@@ -367,8 +411,10 @@ impl SessionRefusal {
         match self {
             Self::Missing => crate::Error::NotFound(self.sentence(session)),
             Self::Closed => StoreError::SessionClosed { session: session.into() }.into(),
-            Self::OtherOwner | Self::Messages | Self::Entries => crate::Error::Conflict(self.sentence(session)),
             Self::File(refusal) => refusal.into_error(session),
+            Self::OtherOwner | Self::Messages | Self::Entries | Self::Tools => {
+                crate::Error::Conflict(self.sentence(session))
+            }
         }
     }
 
@@ -378,8 +424,8 @@ impl SessionRefusal {
             Self::Missing => "no_session",
             Self::Closed => "session_closed",
             Self::OtherOwner => "other_owner",
-            Self::Messages | Self::Entries => "session_full",
             Self::File(refusal) => refusal.code(),
+            Self::Messages | Self::Entries | Self::Tools => "session_full",
         }
     }
 }
@@ -389,12 +435,16 @@ impl SessionRefusal {
 /// of entries besides the one that the write sets. A message whose dedupe key is taken is answered before this.
 pub fn refuse_session_write(
     change: &SessionChange,
+    access: &SessionAccess,
     session: Option<&SessionInfo>,
     entries: impl FnOnce(DataKind) -> u64,
 ) -> Result<(), SessionRefusal> {
     let Some(session) = session else {
         return if matches!(change, SessionChange::Open { .. }) { Ok(()) } else { Err(SessionRefusal::Missing) };
     };
+    if !access.reaches(session.owner.as_ref()) {
+        return Err(SessionRefusal::Missing);
+    }
     if session.closed.is_some() {
         return if matches!(change, SessionChange::Close { .. }) { Ok(()) } else { Err(SessionRefusal::Closed) };
     }
@@ -403,9 +453,17 @@ pub fn refuse_session_write(
             Err(SessionRefusal::OtherOwner)
         }
         SessionChange::Post(_) if session.messages >= limits::SESSION_MESSAGES => Err(SessionRefusal::Messages),
+        SessionChange::Tools(change) if tools_after(session, change).len() > limits::SESSION_TOOLS => {
+            Err(SessionRefusal::Tools)
+        }
         SessionChange::Set { kind, .. } if entries(*kind) >= limits::SESSION_ENTRIES => Err(SessionRefusal::Entries),
         _ => Ok(()),
     }
+}
+
+/// The tools that a session shows after a change.
+pub fn tools_after(session: &SessionInfo, change: &ToolsChange) -> SessionTools {
+    session.tools.as_deref().map_or_else(|| SessionTools::default().after(change), |tools| tools.after(change))
 }
 
 /// The sessions of a [`Store`](super::Store).
@@ -424,6 +482,10 @@ pub trait Sessions: Files {
 
     /// The session of this name, if it exists.
     fn session(&self, name: Arc<str>) -> BoxFuture<'_, Result<Option<SessionInfo>, StoreError>>;
+
+    /// The tools that a session shows, kept current while it is held: a change is in it before the write that makes it
+    /// is answered. The same for a session that does not exist yet.
+    fn live_tools(&self, name: Arc<str>) -> BoxFuture<'_, Result<Arc<LiveTools>, StoreError>>;
 
     /// Sessions that match, newest first, at most `limit`: those before `before`, or from the newest on.
     fn list_sessions(

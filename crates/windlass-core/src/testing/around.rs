@@ -18,6 +18,7 @@ use crate::store::{
     SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
+use crate::tool::LiveTools;
 
 /// The answer to a request to a store.
 pub type Asked<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -295,6 +296,10 @@ impl<A: Around> Sessions for A {
 
     fn session(&self, name: Arc<str>) -> Asked<'_, Option<SessionInfo>> {
         self.ask(Request::ReadSession, move |store| store.sessions().session(name))
+    }
+
+    fn live_tools(&self, name: Arc<str>) -> Asked<'_, Arc<LiveTools>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().live_tools(name))
     }
 
     fn list_sessions(

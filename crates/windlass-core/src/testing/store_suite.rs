@@ -20,6 +20,7 @@ mod retention;
 mod scene;
 mod session_files;
 mod session_rows;
+mod session_tools;
 mod sessions;
 mod starts;
 mod suspend;
@@ -111,6 +112,15 @@ behaviours! {
         a_turn_that_ends_in_its_first_commit_is_over,
         a_feed_has_the_records_of_a_session_in_order,
         a_feed_can_be_followed_without_gaps,
+    }
+    session_tools {
+        l20_b02_a_change_of_shown_tools_is_stored_and_seen_at_once,
+        l20_w09_a_purged_session_hides_nothing_of_its_next_one,
+        l20_a_change_of_tools_by_an_operation_gets_its_verdict_again,
+        l20_l25_a_change_of_tools_is_committed_with_an_outcome,
+        l20_l28_a_write_reaches_the_sessions_of_its_principal_only,
+        l20_l28_a_run_is_created_in_a_session_of_its_principal_only,
+        l20_l28_of_two_principals_that_create_a_session_at_once_one_gets_it,
     }
     session_rows {
         l20_a_session_is_opened_once_and_shown,

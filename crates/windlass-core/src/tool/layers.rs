@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -83,6 +84,8 @@ pub struct NoLayer(pub Arc<str>);
 pub(super) struct LayerTools {
     pub(super) own: Arc<ToolTable>,
     pub(super) sources: Vec<(Arc<str>, Arc<ToolTable>)>,
+    /// The sources whose tools belong to one session, by its name.
+    pub(super) by_session: FxHashMap<Arc<str>, Vec<(Arc<str>, Arc<ToolTable>)>>,
     /// For a layer that shows only some names of the layers below: hides all others.
     pub(super) only: Option<Arc<ToolTable>>,
 }

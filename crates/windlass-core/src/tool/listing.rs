@@ -56,7 +56,11 @@ impl Toolbox {
     pub fn listing_with(&self, asked: impl Fn(&ToolSpec) -> bool) -> Listings {
         let Catalog { tools, failed } = self.catalog();
         let large = tools.len() > STUB_ABOVE;
-        Listings { tools: tools.iter().map(|tool| Listing::of(tool, large, asked(tool.spec()))).collect(), failed }
+        let session = self.session_tools();
+        let is_revealed =
+            |tool: &Tool| session.as_ref().is_some_and(|(_, session)| session.revealed.contains(&tool.spec().name));
+        let listing = |tool: &Arc<Tool>| Listing::of(tool, large, asked(tool.spec()) || is_revealed(tool));
+        Listings { tools: tools.iter().map(listing).collect(), failed }
     }
 }
 

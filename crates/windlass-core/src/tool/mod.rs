@@ -9,6 +9,7 @@ mod effort;
 mod error;
 pub(crate) mod layers;
 mod listing;
+pub(crate) mod membership;
 mod model_name;
 pub mod narrate;
 mod near;
@@ -39,6 +40,7 @@ pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub use layers::{Layers, NoLayer};
 pub use listing::{Catalog, Listing, Listings};
+pub use membership::{LiveSessions, LiveTools, SessionTools, ToolsChange};
 pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
@@ -48,6 +50,7 @@ pub use projection::{IntoContent, READ_OUTPUT, READ_OUTPUT_ID, parse_output_uri}
 pub(crate) use secrets::HIDDEN;
 pub use source::{Source, SourceFailure};
 pub use spec::{Concurrency, Effect, ToolSpec};
+pub(crate) use toolbox::check_name;
 pub use toolbox::{RegisterError, Snapshot, Toolbox};
 
 use crate::admit::Gate;

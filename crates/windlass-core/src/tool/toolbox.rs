@@ -2,6 +2,7 @@
 
 mod snapshot;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -14,10 +15,12 @@ pub use snapshot::Snapshot;
 use super::contract::BadSchema;
 use super::layers::{Layer, LayerRegistry, LayerStack, LayerTools, Layers, NoLayer};
 use super::listing::Catalog;
+use super::membership::{LiveTools, SessionTools};
 use super::projection::{READ_OUTPUT, READ_OUTPUT_ID};
 use super::source::{MountedSource, Source, SourceFailure};
 use super::spec::{Approval, BadKeyExpression, Concurrency, Effect, ToolSpec};
 use super::{Tool, ToolError};
+use crate::call::ToolRef;
 use crate::id::ToolId;
 use crate::policy::BadPolicy;
 
@@ -82,6 +85,8 @@ pub enum RegisterError {
 pub struct Toolbox {
     root: Arc<LayerRegistry>,
     top: Option<Arc<LayerStack>>,
+    /// The session in which its tools are used: what that hides is hidden on top of all layers.
+    session: Option<Arc<LiveTools>>,
 }
 
 /// The tools of one layer or one source, and what it hides of the layers below.
@@ -134,6 +139,12 @@ impl ToolTable {
         let before = old.and_then(|old| old.source.as_deref());
         table.source = Some(Arc::new(MountedSource::new(name, source, unlisted, before)));
         Ok(table)
+    }
+
+    /// A table that only hides: these names, and those that are not in `only`.
+    pub(super) fn hiding(hidden: &BTreeSet<Arc<str>>, only: Option<FxHashSet<Arc<str>>>) -> Self {
+        let by_name = hidden.iter().map(|name| (name.clone(), ToolSlot::Hidden)).collect();
+        Self { by_name, only, ..Self::default() }
     }
 
     fn of(tools: impl IntoIterator<Item = Tool>) -> Result<Self, RegisterError> {
@@ -217,8 +228,40 @@ impl Toolbox {
         self.top.as_ref().map(|top| top.names.clone()).unwrap_or_default()
     }
 
-    pub(crate) fn is_layered(&self) -> bool {
-        self.top.is_some()
+    /// Whether it is not the plain toolbox below all layers.
+    pub(crate) fn is_scoped(&self) -> bool {
+        self.top.is_some() || self.session.is_some()
+    }
+
+    /// This toolbox as a session sees it: with the tools that belong to the session, and without those that it does not
+    /// show. It follows later changes of both.
+    #[must_use]
+    pub fn in_session(&self, session: Arc<LiveTools>) -> Self {
+        Self { session: Some(session), ..self.clone() }
+    }
+
+    /// This toolbox with the tools that belong to a session, whether the session shows them or not. For reading what was
+    /// recorded.
+    #[must_use]
+    pub fn of_session(&self, session: impl Into<Arc<str>>) -> Self {
+        self.in_session(Arc::new(LiveTools::all(session.into())))
+    }
+
+    /// What the session of this toolbox shows; `None` for a toolbox of no session.
+    pub fn session_tools(&self) -> Option<(Arc<str>, Arc<SessionTools>)> {
+        self.session.as_ref().map(|session| (session.session().clone(), session.now()))
+    }
+
+    /// The name of the session that hides this tool, if it is visible without the session.
+    pub(crate) fn hiding_session(&self, tool: &ToolRef) -> Option<Arc<str>> {
+        let session = self.session.as_ref()?.session();
+        let all = self.of_session(session.clone());
+        let snapshot = all.snapshot();
+        let found = match tool {
+            ToolRef::Name(name) => snapshot.by_name(name),
+            ToolRef::Id(id) => snapshot.by_id(id.as_str()),
+        };
+        found.map(|_| session.clone())
     }
 
     /// The names of all registered layers, sorted. Unnamed layers are left out.
@@ -236,7 +279,7 @@ impl Toolbox {
         if layers.is_empty() || self.top.as_ref().is_some_and(|top| top.names == *layers) {
             return Ok(self.clone());
         }
-        let root = Self { root: self.root.clone(), top: None };
+        let root = Self { root: self.root.clone(), top: None, session: self.session.clone() };
         root.with_layers(layers)
     }
 
@@ -250,7 +293,8 @@ impl Toolbox {
     }
 
     fn on_top(&self, layer: Arc<Layer>) -> Self {
-        Self { root: self.root.clone(), top: Some(LayerStack::on(self.top.as_ref(), layer)) }
+        let top = Some(LayerStack::on(self.top.as_ref(), layer));
+        Self { root: self.root.clone(), top, session: self.session.clone() }
     }
 
     /// The tools of the top layer, or those below all layers if there is none.
@@ -315,7 +359,22 @@ impl Toolbox {
     ///
     /// If one of the tools is refused; the toolbox is then unchanged.
     pub fn mount(&self, source: &str, tools: impl IntoIterator<Item = Tool>) -> Result<(), RegisterError> {
-        self.mount_table(source, ToolTable::of(tools)?);
+        self.mount_table(None, source, ToolTable::of(tools)?);
+        Ok(())
+    }
+
+    /// Like [`mount`](Toolbox::mount), but the tools belong to one session: outside of it they do not exist.
+    ///
+    /// # Errors
+    ///
+    /// If one of the tools is refused; the toolbox is then unchanged.
+    pub fn mount_in_session(
+        &self,
+        session: &str,
+        source: &str,
+        tools: impl IntoIterator<Item = Tool>,
+    ) -> Result<(), RegisterError> {
+        self.mount_table(Some(session), source, ToolTable::of(tools)?);
         Ok(())
     }
 
@@ -328,13 +387,17 @@ impl Toolbox {
     /// If one of the tools that it lists is refused; the toolbox is then unchanged.
     pub fn mount_source(&self, name: &str, source: impl Source) -> Result<(), RegisterError> {
         let old = self.tools_here().read().sources.iter().find(|(own, _)| &**own == name).map(|(_, old)| old.clone());
-        self.mount_table(name, ToolTable::of_source(name, Arc::new(source), old.as_deref())?);
+        self.mount_table(None, name, ToolTable::of_source(name, Arc::new(source), old.as_deref())?);
         Ok(())
     }
 
-    fn mount_table(&self, source: &str, table: ToolTable) {
+    fn mount_table(&self, session: Option<&str>, source: &str, table: ToolTable) {
         let table = Arc::new(table);
-        let sources = &mut self.tools_here().write().sources;
+        let mut here = self.tools_here().write();
+        let sources = match session {
+            Some(session) => here.by_session.entry(session.into()).or_default(),
+            None => &mut here.sources,
+        };
         match sources.iter_mut().find(|(name, _)| &**name == source) {
             Some((_, old)) => {
                 table.inherit_gates(old);
@@ -353,10 +416,25 @@ impl Toolbox {
         sources.len() != before
     }
 
+    /// The same for a source that was [mounted in a session](Toolbox::mount_in_session).
+    pub fn unmount_in_session(&self, session: &str, source: &str) -> bool {
+        let by_session = &mut self.tools_here().write().by_session;
+        let Some(sources) = by_session.get_mut(session) else { return false };
+        let before = sources.len();
+        sources.retain(|(name, _)| &**name != source);
+        let removed = sources.len() != before;
+        if sources.is_empty() {
+            by_session.remove(session);
+        }
+        removed
+    }
+
     /// The tools as they are now; later changes are not visible in it.
     pub fn snapshot(&self) -> Snapshot {
         let mut tables = SmallVec::new();
-        self.for_each_layer(|tools| collect(&tools.read(), &mut tables));
+        let session = self.session.as_ref().map(|session| session.session());
+        tables.extend(self.session.as_ref().and_then(|session| session.table()));
+        self.for_each_layer(|tools| collect(&tools.read(), session, &mut tables));
         Snapshot::new(tables)
     }
 
@@ -410,9 +488,13 @@ impl Toolbox {
         self.snapshot().by_id(id).cloned()
     }
 
-    /// The tool that a recorded call uses: by its recorded id, in its recorded layers.
-    pub fn recorded(&self, id: &str, layers: &Layers) -> Option<Arc<Tool>> {
-        if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
+    /// The tool that a recorded call uses: by its recorded id, in its recorded layers, with the tools of its session.
+    pub fn recorded(&self, id: &str, layers: &Layers, session: Option<&Arc<str>>) -> Option<Arc<Tool>> {
+        match session {
+            Some(session) => self.of_session(session.clone()).recorded(id, layers, None),
+            None if layers.is_empty() => self.by_id(id),
+            None => self.scope(layers).ok()?.by_id(id),
+        }
     }
 
     /// Whether a call that was recorded with these layers could have been followed by one of the standard tool that
@@ -435,13 +517,20 @@ impl Toolbox {
     }
 }
 
+/// Refuses a name that no tool can have.
+pub(crate) fn check_name(name: &str) -> Result<(), RegisterError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > NAME_CHARS || !name.chars().all(legal) {
+        // A huge name is not repeated in full.
+        return Err(RegisterError::Name(name.chars().take(2 * NAME_CHARS).collect()));
+    }
+    Ok(())
+}
+
 /// Refuses a spec that cannot work.
 pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterError> {
     let name = &spec.name;
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    if name.is_empty() || name.len() > NAME_CHARS || !name.chars().all(legal) {
-        return Err(RegisterError::Name(name.to_string()));
-    }
+    check_name(name)?;
     let no = |problem| Err(RegisterError::Contradiction { name: name.to_string(), problem });
     let limits = &spec.limits;
     if durable && (limits.timeout.is_some() || limits.retry.is_some() || limits.heartbeat.is_some()) {

@@ -12,8 +12,9 @@ use utoipa::IntoParams;
 use windlass::Artifact;
 use windlass::store::{Access, ArtifactError, ArtifactId, ArtifactReader, Stored};
 
-use super::calls::{check_session, may_use_session};
+use super::calls::check_session;
 use super::range::{ByteRange, parse_range};
+use super::sessions::session;
 use crate::access::{Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, PathParam, Query, content_length, drain_body, incomplete_body, shortened};
@@ -55,8 +56,7 @@ pub(super) async fn store(
     Query(query): Query<StoreQuery>,
     request: Request,
 ) -> ApiResult {
-    check_session(&query.session)?;
-    may_use_session(&app, &authorized.identity, &query.session).await?;
+    session(&app, &authorized.identity, &query.session).await?;
     let content_type =
         request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let media_type = query.media_type.or(content_type).unwrap_or_else(|| UNKNOWN_TYPE.to_owned());

@@ -1,5 +1,6 @@
 //! Calls and batches.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use axum::extract::State as With;
 use axum::response::Response;
 use windlass::run::{Start, Submitted, Work};
 use windlass::tool::batch_identity;
-use windlass::{Error, RunId, ToolCall, Windlass};
+use windlass::{Error, RunId, ToolCall, Toolbox, Windlass};
 
 use crate::access::{Authorized, Call, Identity};
 use crate::app::{Shared, wait_time};
@@ -49,12 +50,9 @@ pub(super) async fn call(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    if let Some(session) = &start.session {
-        may_use_session(&app, &authorized.identity, session).await?;
-    }
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
-    let tool = tool_name(&windlass, &request.tool);
+    let tool = tool_name(&windlass, start.session.as_ref(), &request.tool);
     let work = Work::Call(in_layer(to_call(tool.clone(), request.args, request.call_id, request.metadata)?, layer));
     let mut submitted = match windlass.runtime().submit(work, start).await {
         Ok(submitted) => submitted,
@@ -94,22 +92,20 @@ pub(super) async fn batch(
 ) -> ApiResult {
     let wait = wait_time(request.wait_ms, WAIT_MS)?;
     let start = start(&authorized.identity, key, request.session, request.cause)?;
-    if let Some(session) = &start.session {
-        may_use_session(&app, &authorized.identity, session).await?;
-    }
     let (windlass, layer) =
         authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
         let count = request.calls.len();
         return Err(Refusal::invalid(format!("`calls` has {count} entries; send 1 to {BATCH_CALLS} calls")));
     }
-    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| tool_name(&windlass, &call.tool)).collect();
+    let tools: Vec<Arc<str>> =
+        request.calls.iter().map(|call| tool_name(&windlass, start.session.as_ref(), &call.tool)).collect();
     let calls = request.calls.into_iter().zip(&tools);
     let calls = calls.map(|(call, tool)| {
         Ok(in_layer(to_call(tool.clone(), call.args, call.call_id, call.metadata)?, layer.clone()))
     });
     let calls = calls.collect::<ApiResult<Vec<ToolCall>>>()?;
-    let identity = Some(batch_identity(windlass.toolbox(), &calls).to_string());
+    let identity = Some(batch_identity(&toolbox(&windlass, start.session.as_ref()), &calls).to_string());
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
     let mut submitted = match windlass.runtime().submit(work, start).await {
         Ok(submitted) => submitted,
@@ -150,8 +146,17 @@ fn or_later(app: &Shared, sender: &Identity, run: RunId, mut response: Response)
 }
 
 /// The name of the tool. A model may know it by another name; see [`windlass::tool::model_name`].
-fn tool_name(windlass: &Windlass, name: &str) -> Arc<str> {
-    windlass::tool::called(windlass.toolbox(), name).map_or_else(|| name.into(), |tool| tool.spec().name.clone())
+fn tool_name(windlass: &Windlass, session: Option<&Arc<str>>, name: &str) -> Arc<str> {
+    let tool = windlass::tool::called(&toolbox(windlass, session), name);
+    tool.map_or_else(|| name.into(), |tool| tool.spec().name.clone())
+}
+
+/// The tools, with those that belong to the session.
+fn toolbox<'w>(windlass: &'w Windlass, session: Option<&Arc<str>>) -> Cow<'w, Toolbox> {
+    match session {
+        Some(session) => Cow::Owned(windlass.toolbox().of_session(session.clone())),
+        None => Cow::Borrowed(windlass.toolbox()),
+    }
 }
 
 fn to_call(
@@ -193,19 +198,9 @@ fn in_layer(call: ToolCall, layer: Option<Arc<str>>) -> ToolCall {
 fn start(sender: &Identity, key: Option<String>, session: Option<String>, cause: Option<String>) -> ApiResult<Start> {
     let session = session.map(|name| check_session(&name).map(|()| Arc::from(name))).transpose()?;
     let (key, principal, cause) = (key.map(Arc::from), sender.principal.clone(), cause.map(Arc::from));
-    Ok(Start { key, session, principal, cause, ..Start::default() })
-}
-
-/// Refuses a session that belongs to another principal, whose messages and secrets a tool could read.
-pub(super) async fn may_use_session(app: &Shared, sender: &Identity, session: &str) -> ApiResult<()> {
-    let Some(principal) = sender.restriction() else { return Ok(()) };
-    match app.windlass.session(session).info().await? {
-        // One that was never opened has nothing that its runs could read.
-        Some(info) if info.opened && info.owner.as_ref().is_some_and(|owner| owner != principal) => {
-            Err(Refusal::not_found(format!("there is no session {session:?}; use a name of your own")))
-        }
-        _ => Ok(()),
-    }
+    // A tool could read the messages and secrets of another principal's session. The store refuses that.
+    let own_session = sender.restriction().is_some();
+    Ok(Start { key, session, principal, cause, own_session, ..Start::default() })
 }
 
 pub(super) fn check_session(name: &str) -> ApiResult<()> {

@@ -15,6 +15,7 @@ mod replies;
 mod run_commands;
 mod runs;
 mod session_data;
+mod session_tools;
 mod sessions;
 mod tokens;
 mod tools;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(sessions::get, sessions::put, sessions::purge))
         .routes(routes!(sessions::close))
         .routes(routes!(sessions::messages, sessions::post))
+        .routes(routes!(session_tools::get, session_tools::put))
         .routes(routes!(session_data::list))
         .routes(routes!(session_data::get, session_data::set, session_data::delete))
         .routes(routes!(session_data::list_secrets))

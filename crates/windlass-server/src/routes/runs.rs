@@ -407,7 +407,7 @@ pub(super) async fn journal(
     RunParam(run): RunParam,
     Query(query): Query<JournalQuery>,
 ) -> ApiResult {
-    authorized.identity.run(&app, run).await?;
+    let info = authorized.identity.run(&app, run).await?;
     let limit = page_size(query.limit, 1_000)?;
     let from = query.after.map_or(0, |after| after.saturating_add(1));
     if i64::try_from(from).is_err() {
@@ -416,7 +416,7 @@ pub(super) async fn journal(
     }
     let (records, more) = records(&app, run, from, limit).await?;
     let next = more.then(|| from + records.len() as u64 - 1);
-    let records = show::journal(&records, from, app.windlass.toolbox());
+    let records = show::journal(&records, from, app.windlass.toolbox(), info.session.as_ref());
     Ok(ok(&JournalPage { records, next }))
 }
 

@@ -63,15 +63,16 @@ pub(super) struct MessagesQuery {
 }
 
 /// The session of a request. One that belongs to another principal looks missing to a sender that may not see it.
+///
+/// Writes to it are checked by the store: the session may get its owner after it was looked up here.
 pub(super) async fn session(app: &Shared, sender: &Identity, name: &str) -> ApiResult<Session> {
     check_session(name)?;
     let session = app.windlass.session(name);
-    if let Some(principal) = sender.restriction()
-        && session.info().await?.is_some_and(|info| info.owner.as_ref() != Some(principal))
-    {
+    let Some(principal) = sender.restriction() else { return Ok(session) };
+    if session.info().await?.is_some_and(|info| info.owner.as_ref() != Some(principal)) {
         return Err(missing(&session));
     }
-    Ok(session)
+    Ok(session.as_principal(principal.clone()))
 }
 
 /// The same words as for a write to a session that does not exist.

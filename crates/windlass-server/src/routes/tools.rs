@@ -1,5 +1,6 @@
 //! Tools, and checks of hypothetical calls.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::iter;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
 use windlass::tool::{Catalog, SourceFailure};
-use windlass::{Tool, ToolCall, ToolError, Windlass};
+use windlass::{Tool, ToolCall, ToolError, Toolbox, Windlass};
 
-use super::calls::{check_session, may_use_session};
-use crate::access::{Authorized, Read};
+use super::sessions::session;
+use crate::access::{Authorized, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
 use crate::refusal::{ApiResult, Refusal};
@@ -50,6 +51,9 @@ pub(super) struct ToolQuery {
     /// Only the tools that this layer shows.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
+    /// Only the tools that this session shows, and those that belong to it.
+    #[param(min_length = 1, max_length = 255)]
+    session: Option<String>,
     /// Which schemas the list shows; `loaded` by default.
     #[param(inline)]
     schemas: Option<ShownSchemas>,
@@ -105,10 +109,12 @@ pub(super) async fn list(
     Query(query): Query<ToolQuery>,
 ) -> ApiResult {
     let windlass = authorized.identity.windlass(&app, query.layer.as_deref())?;
-    let Catalog { mut tools, failed } = windlass.toolbox().catalog();
+    let toolbox = in_session(&app, &authorized.identity, &windlass, query.session.as_deref()).await?;
+    let Catalog { mut tools, failed } = toolbox.catalog();
     if let Some(names) = &query.names {
-        tools = names.split(',').map(|name| find(&windlass, name)).collect::<ApiResult<_>>()?;
+        tools = names.split(',').map(|name| find(&toolbox, name)).collect::<ApiResult<_>>()?;
     }
+    let chosen = toolbox.session_tools();
     if let Some(tag) = &query.tag {
         tools.retain(|tool| tool.spec().about.tags.contains(tag));
     }
@@ -116,7 +122,8 @@ pub(super) async fn list(
     let load = query.names.is_some() || query.schemas == Some(ShownSchemas::All);
     let (mut first, count) = (true, tools.len());
     let parts = tools.into_iter().filter_map(move |tool| {
-        let text = to_json(&tool, format, load)?;
+        let is_revealed = chosen.as_ref().is_some_and(|(_, chosen)| chosen.revealed.contains(&tool.spec().name));
+        let text = to_json(&tool, format, load || is_revealed)?;
         Some(format!("{}{text}", if std::mem::take(&mut first) { "" } else { "," }))
     });
     let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain([end_of_list(&failed)]);
@@ -166,9 +173,25 @@ fn unavailable(tool: &Tool, why: String) -> ToolView {
     ToolView { unavailable: Some(why), ..show::tool(tool, None) }
 }
 
-fn find(windlass: &Windlass, name: &str) -> ApiResult<Arc<Tool>> {
-    windlass::tool::called(windlass.toolbox(), name).ok_or_else(|| {
-        Refusal::not_found(format!("tool `{}` does not exist; /v1/tools lists all tools", shortened(name)))
+/// The tools of a request: those that its session shows, if it names one.
+async fn in_session<'w>(
+    app: &Shared,
+    sender: &Identity,
+    windlass: &'w Windlass,
+    name: Option<&str>,
+) -> ApiResult<Cow<'w, Toolbox>> {
+    let Some(name) = name else { return Ok(Cow::Borrowed(windlass.toolbox())) };
+    session(app, sender, name).await?;
+    Ok(Cow::Owned(windlass.session(name).toolbox().await?))
+}
+
+fn find(toolbox: &Toolbox, name: &str) -> ApiResult<Arc<Tool>> {
+    windlass::tool::called(toolbox, name).ok_or_else(|| match toolbox.session_tools() {
+        Some((session, _)) => Refusal::not_found(format!(
+            "session {session:?} has no tool `{}`; /v1/tools?session=… lists the tools that it shows",
+            shortened(name)
+        )),
+        None => Refusal::not_found(format!("tool `{}` does not exist; /v1/tools lists all tools", shortened(name))),
     })
 }
 
@@ -179,6 +202,9 @@ pub(super) struct LayerQuery {
     /// Layer through which the tool is read.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
+    /// Session in which the tool is read.
+    #[param(min_length = 1, max_length = 255)]
+    session: Option<String>,
 }
 
 /// Read a tool
@@ -190,7 +216,9 @@ pub(super) async fn get(
     PathParam(name): PathParam<String>,
     Query(query): Query<LayerQuery>,
 ) -> ApiResult {
-    let view = view(&*find(&*authorized.identity.windlass(&app, query.layer.as_deref())?, &name)?);
+    let windlass = authorized.identity.windlass(&app, query.layer.as_deref())?;
+    let toolbox = in_session(&app, &authorized.identity, &windlass, query.session.as_deref()).await?;
+    let view = view(&*find(&toolbox, &name)?);
     Ok(ok(&view.map_err(|why| Refusal::unavailable("tool_unavailable", "Tool unavailable", why))?))
 }
 
@@ -209,13 +237,17 @@ pub(super) async fn check(
     MaybeJson(request): MaybeJson<CheckRequest>,
 ) -> ApiResult {
     let windlass = authorized.identity.windlass(&app, request.layer.as_deref())?;
-    let tool = find(&windlass, &name)?;
+    if let Some(name) = &request.session {
+        session(&app, &authorized.identity, name).await?;
+    }
+    // With the tools that the session hides: the prediction says that it does.
+    let toolbox = match &request.session {
+        Some(session) => Cow::Owned(windlass.toolbox().of_session(session.as_str())),
+        None => Cow::Borrowed(windlass.toolbox()),
+    };
+    let tool = find(&toolbox, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
-    if let Some(session) = &request.session {
-        check_session(session)?;
-        may_use_session(&app, &authorized.identity, session).await?;
-    }
     let case = Hypothetical {
         session: request.session,
         principal: authorized.identity.principal.as_deref().map(str::to_owned),

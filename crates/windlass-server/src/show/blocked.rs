@@ -19,6 +19,9 @@ pub(crate) fn hold(hold: &Hold) -> wire::Hold {
         },
         Hold::CrashLoop { path, deaths } => HoldReason::CrashLoop { path: path.clone(), deaths: *deaths },
         Hold::ToolMissing { path, tool } => HoldReason::ToolMissing { path: path.clone(), tool: tool.clone() },
+        Hold::ToolHidden { path, tool, session } => {
+            HoldReason::ToolHidden { path: path.clone(), tool: tool.clone(), session: session.clone() }
+        }
         Hold::LayerMissing { path, layer } => HoldReason::LayerMissing { path: path.clone(), layer: layer.clone() },
         Hold::Undecodable { path, problem } => HoldReason::Undecodable { path: path.clone(), problem: problem.clone() },
         Hold::FileGone { path, session, file } => {

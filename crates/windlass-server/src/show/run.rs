@@ -61,14 +61,19 @@ pub(crate) fn run(info: &RunInfo) -> wire::Run {
 }
 
 /// The records of a journal from sequence number `from` on, with secret arguments hidden.
-pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<wire::Record> {
+pub(crate) fn journal(
+    records: &[Record],
+    from: u64,
+    toolbox: &Toolbox,
+    session: Option<&Arc<str>>,
+) -> Vec<wire::Record> {
     let mut calls: BTreeMap<&Path, &Asked> = BTreeMap::new();
     let mut shown = Vec::with_capacity(records.len());
     for (record, seq) in records.iter().zip(from..) {
         if let Some(asked) = record.asked.as_ref().filter(|asked| asked.kind == OpKind::Call) {
             calls.insert(&record.path, asked);
         }
-        let tool = calls.get(&record.path).and_then(|asked| toolbox.recorded(&asked.name, &asked.layers));
+        let tool = calls.get(&record.path).and_then(|asked| toolbox.recorded(&asked.name, &asked.layers, session));
         // Hides what was secret when it was recorded, whatever the tool's schema is now. What the current schema
         // declares secret is hidden below.
         let mut record = record.without_secrets().into_owned();

@@ -52,6 +52,16 @@ pub enum HoldReason {
         /// Id of the tool.
         tool: String,
     },
+    /// The session of the run hides the tool of a recorded call.
+    ToolHidden {
+        /// Path of the call.
+        #[schema(value_type = String)]
+        path: Path,
+        /// Id of the tool.
+        tool: String,
+        /// Name of the session.
+        session: String,
+    },
     /// A layer of a recorded call is not registered.
     LayerMissing {
         /// Path of the call.

@@ -14,6 +14,13 @@ pub struct ClientRequest {
     /// The tools.
     #[schema(min_items = 1, max_items = 256)]
     pub tools: Vec<ClientTool>,
+    /// The session that the tools belong to; it is opened if it does not exist. Other sessions do not have the tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub session: Option<String>,
+    /// Offer the tools in every session and outside of sessions, instead of in one `session`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub everywhere: bool,
 }
 
 /// A tool that runs in a client.
@@ -49,6 +56,9 @@ pub struct ClientResponse {
     pub client: String,
     /// Names of its tools.
     pub tools: Vec<String>,
+    /// The session that they belong to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
 }
 
 /// A call for a client to execute. The client answers at `/v1/replies/{key}`.

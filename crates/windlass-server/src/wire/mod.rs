@@ -43,7 +43,8 @@ pub use run::{
 };
 pub use session::{
     CloseRequest, CloseResponse, DataName, DataNames, DataRequest, DataView, MessageAuthor, MessagePage,
-    MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionView,
+    MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionToolsRequest,
+    SessionToolsView, SessionView,
 };
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};

@@ -53,6 +53,52 @@ pub struct SessionRequest {
     pub owner: Option<String>,
 }
 
+/// A change of the tools that a session shows. The parts are applied in the order of the fields, so `hide` wins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionToolsRequest {
+    /// Show all tools, as a new session does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reset: bool,
+    /// Show only these tools, instead of those that were shown and revealed before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 1000)]
+    pub only: Option<Vec<String>>,
+    /// Show these tools too, and no longer hide them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub show: Vec<String>,
+    /// Show these tools with their schemas, besides those that are shown. A hidden tool stays hidden.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub reveal: Vec<String>,
+    /// Hide these tools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub hide: Vec<String>,
+}
+
+/// The tools that a session shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionToolsView {
+    /// The session.
+    pub session: String,
+    /// The only tools that it shows; left out if it shows all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<Vec<String>>,
+    /// The tools that it hides.
+    #[serde(default)]
+    pub hidden: Vec<String>,
+    /// The tools that it shows besides `shown`.
+    #[serde(default)]
+    pub revealed: Vec<String>,
+    /// Names among these that no tool has now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// Names of the tools that can be called in it now.
+    pub tools: Vec<String>,
+}
+
 /// Who wrote a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -35,7 +35,7 @@ async fn l23_each_scope_allows_its_routes_only() {
         ("call", "POST", "/v1/calls", json!({"tool": "add"})),
         ("call", "POST", "/v1/batches", json!({"calls": [{"tool": "add"}]})),
         ("call", "POST", &format!("/v1/runs/{run}/cancel"), json!({})),
-        ("call", "POST", "/v1/clients", json!({"tools": []})),
+        ("call", "POST", "/v1/clients", json!({"tools": [], "everywhere": true})),
         ("call", "POST", "/v1/artifacts?session=s", json!({})),
         ("approve", "POST", "/v1/inbox/x/approve", json!({})),
         ("approve", "POST", "/v1/inbox", json!({"action": "approve", "ids": []})),
@@ -266,7 +266,7 @@ async fn b02_a_token_bound_to_a_layer_sees_and_calls_through_it_only() {
     bot.post(&fork(&called), json!({"at": "start"})).await.is(201);
 
     // Client tools of the token are mounted in its layer.
-    let tools = json!({"tools": [{"name": "mine", "description": "Mine."}]});
+    let tools = json!({"tools": [{"name": "mine", "description": "Mine."}], "everywhere": true});
     bot.post("/v1/clients", tools).await.is(201);
     assert_eq!(names(bot.get("/v1/tools").await.is(200)), ["add", "mine"]);
     admin.get("/v1/tools/mine").await.refused(404, "not_found");

@@ -316,7 +316,7 @@ async fn e25_tool_schemas_that_take_too_much_memory_are_refused() {
         json!({"name": format!("t{n}"), "description": "d", "input_schema": {"type": "object", "properties": all}})
     };
     let tools: Vec<Value> = (0..256).map(tool).collect();
-    let body = json!({ "tools": tools });
+    let body = json!({"tools": tools, "everywhere": true});
     assert!(body.to_string().len() > 2_600_000);
     let before = resident();
     let problem = world.client.post("/v1/clients", body).await.refused(413, "schemas_too_large");
@@ -325,7 +325,7 @@ async fn e25_tool_schemas_that_take_too_much_memory_are_refused() {
     assert!(taken < 150 << 20, "{} MB", taken >> 20);
     world.client.get("/v1/tools/t0").await.refused(404, "not_found");
     // All clients together have a limit of their own.
-    let some = |n: usize| json!({"tools": (n * 40..n * 40 + 40).map(tool).collect::<Vec<_>>()});
+    let some = |n: usize| json!({"tools": (n * 40..n * 40 + 40).map(tool).collect::<Vec<_>>(), "everywhere": true});
     let mut clients = 0;
     let refused = loop {
         let answer = world.client.post("/v1/clients", some(clients)).await;
@@ -348,7 +348,8 @@ async fn e25_arguments_that_are_slow_to_check_do_not_delay_other_calls() {
     }
     defs.insert("d30".to_owned(), json!({"required": ["x"]}));
     let schema = json!({"type": "object", "$defs": defs, "$ref": "#/$defs/d0"});
-    let tools = json!({"tools": [{"name": "slow_check", "description": "d", "input_schema": schema}]});
+    let tools =
+        json!({"tools": [{"name": "slow_check", "description": "d", "input_schema": schema}], "everywhere": true});
     world.client.post("/v1/clients", tools).await.is(201);
     let begun = Instant::now();
     let checks = (0..8).map(|_| world.call("slow_check", json!({"all": "x".repeat(9_000)})));

@@ -1,14 +1,14 @@
 //! Client tools.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass_server::Options;
 
-use crate::net::until;
+use crate::net::{Client, until};
 use crate::world::World;
 
 fn screen_tool() -> serde_json::Value {
     json!({"tools": [{"name": "screen", "description": "What is on the screen.", "effect": "readonly",
-        "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": false}}]})
+        "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": false}}], "everywhere": true})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +129,7 @@ async fn e23_invalid_client_tools_are_refused() {
     let tool = |change: serde_json::Value| {
         let mut tool = json!({"name": "t", "description": "d"});
         tool.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        json!({"tools": [tool]})
+        json!({"tools": [tool], "everywhere": true})
     };
     world.client.post("/v1/clients", tool(json!({"name": "add"}))).await.refused(409, "tool_exists");
     for bad in [
@@ -141,7 +141,7 @@ async fn e23_invalid_client_tools_are_refused() {
     ] {
         world.client.post("/v1/clients", tool(bad)).await.refused(422, "invalid_request");
     }
-    world.client.post("/v1/clients", json!({"tools": []})).await.refused(422, "invalid_request");
+    world.client.post("/v1/clients", json!({"tools": [], "everywhere": true})).await.refused(422, "invalid_request");
     until(|| async { (world.client.get("/v1/tools/t").await.status == 404).then_some(()) }).await;
     let admin = world.client.post("/v1/tokens", json!({"name": "root", "scopes": ["admin", "call"]})).await.is(201);
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());
@@ -151,4 +151,104 @@ async fn e23_invalid_client_tools_are_refused() {
     let path = format!("/v1/clients/{}", mine["client"].as_str().unwrap());
     other.get(&format!("{path}/calls")).await.refused(404, "not_found");
     other.delete(&path).await.refused(404, "not_found");
+}
+
+async fn called(client: &Client, session: Option<&str>) -> Value {
+    let mut call = json!({"tool": "screen", "args": {"x": 1}, "wait_ms": 100});
+    if let Some(session) = session {
+        call["session"] = json!(session);
+    }
+    client.post("/v1/calls", call).await.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e23_client_tools_belong_to_the_session_that_brings_them() {
+    let world = World::new().await;
+    let client = &world.client;
+    let in_session = |session: &str| {
+        let mut tools = screen_tool();
+        tools["everywhere"] = json!(false);
+        tools["session"] = json!(session);
+        tools
+    };
+    let mut neither = screen_tool();
+    neither.as_object_mut().unwrap().remove("everywhere");
+    let problem = client.post("/v1/clients", neither).await.refused(422, "invalid_request");
+    assert!(problem["detail"].as_str().unwrap().contains("`session`"), "{problem}");
+    let mut both = in_session("ada");
+    both["everywhere"] = json!(true);
+    client.post("/v1/clients", both).await.refused(422, "invalid_request");
+
+    let first = client.post("/v1/clients", in_session("ada")).await.is(201);
+    assert_eq!((&first["session"], &first["tools"]), (&json!("ada"), &json!(["screen"])));
+    client.get("/v1/sessions/ada").await.is(200);
+    // Listings, calls and checks of others do not know the tool.
+    let has = async |query: &str| {
+        let list = client.get(&format!("/v1/tools{query}")).await.is(200);
+        list["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "screen")
+    };
+    assert_eq!((has("").await, has("?session=ada").await, has("?session=bob").await), (false, true, false));
+    client.get("/v1/tools/screen").await.refused(404, "not_found");
+    client.get("/v1/tools/screen?session=ada").await.is(200);
+    client.post("/v1/tools/screen/check", json!({"args": {}, "session": "bob"})).await.refused(404, "not_found");
+    let check = client.post("/v1/tools/screen/check", json!({"args": {}, "session": "ada"})).await.is(200);
+    assert_eq!(check["verdict"], "runs");
+    for session in [None, Some("bob")] {
+        let refused = called(client, session).await;
+        let error = &refused["outcome"]["error"];
+        assert_eq!(error["kind"], "unavailable", "{refused}");
+        assert!(error["message"].as_str().unwrap().contains("there is no tool `screen`"), "{refused}");
+    }
+
+    // Another session has a tool of the same name; each call is sent to the client of its own session.
+    let second = client.post("/v1/clients", in_session("bob")).await.is(201);
+    client.post("/v1/clients", in_session("ada")).await.refused(409, "tool_exists");
+    client.post("/v1/clients", screen_tool()).await.refused(409, "tool_exists");
+    let reader = async |registered: &Value| {
+        client.events(&format!("/v1/clients/{}/calls", registered["client"].as_str().unwrap()), &[]).await
+    };
+    let (mut of_ada, mut of_bob) = (reader(&first).await, reader(&second).await);
+    let (ada, bob) = (called(client, Some("ada")).await, called(client, Some("bob")).await);
+    let (to_ada, to_bob) = (of_ada.until("call").await.data, of_bob.until("call").await.data);
+    assert_eq!((&to_ada["run"], &to_bob["run"]), (&ada["run"], &bob["run"]));
+    for (call, value) in [(&to_bob, "b"), (&to_ada, "a")] {
+        let path = format!("/v1/replies/{}", call["key"].as_str().unwrap());
+        client.post(&path, json!({"value": value})).await.is(200);
+    }
+    for (run, value) in [(&ada, "a"), (&bob, "b")] {
+        let path = format!("/v1/runs/{}/outcome?wait_ms=30000", run["run"].as_str().unwrap());
+        assert_eq!(client.get(&path).await.is(200)["outcomes"][0]["value"], value);
+    }
+    // A pending call of one session is not sent to a later client of the other.
+    let pending = called(client, Some("ada")).await;
+    let mut again = reader(&second).await;
+    let third = called(client, Some("bob")).await;
+    assert_eq!(again.until("call").await.data["run"], third["run"]);
+    assert_eq!(of_ada.until("call").await.data["run"], pending["run"]);
+    // The journal shows the arguments, because the tool of that session is known.
+    let journal = client.get(&format!("/v1/runs/{}/journal", pending["run"].as_str().unwrap())).await.is(200);
+    assert_eq!(journal["records"][0]["asked"]["input"], json!({"x": 1}), "{journal}");
+    client.delete(&format!("/v1/clients/{}", first["client"].as_str().unwrap())).await.is(204);
+    assert_eq!((has("?session=ada").await, has("?session=bob").await), (false, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e23_l28_a_client_brings_no_tools_to_a_session_of_another_principal() {
+    let world = World::new().await;
+    let make = async |from: &Client, name: &str, scopes: Value| {
+        let token = from.post("/v1/tokens", json!({"name": name, "scopes": scopes})).await.is(201);
+        world.client.bearing(token["secret"].as_str().unwrap())
+    };
+    let admin = make(&world.client, "root", json!(["admin", "call", "read"])).await;
+    let ada = make(&admin, "ada", json!(["call", "read"])).await;
+    let bob = make(&admin, "bob", json!(["call", "read"])).await;
+    let tools = |session: &str| json!({"session": session, "tools": [{"name": "screen", "description": "d", "effect": "readonly"}]});
+    ada.post("/v1/clients", tools("mine")).await.is(201);
+    bob.post("/v1/clients", tools("mine")).await.refused(404, "not_found");
+    bob.post("/v1/calls", json!({"tool": "screen", "session": "mine"})).await.refused(404, "not_found");
+    // The session is purged, and its name is given to another principal: the client does not see that one's calls.
+    admin.post("/v1/sessions/mine/close", json!({})).await.is(200);
+    admin.delete("/v1/sessions/mine").await.is(204);
+    let answer = bob.post("/v1/calls", json!({"tool": "screen", "session": "mine", "wait_ms": 5000})).await.is(200);
+    assert_eq!(answer["outcome"]["error"]["kind"], "unavailable", "{answer}");
 }

@@ -179,8 +179,8 @@ async fn l20_l28_a_session_of_another_principal_looks_missing() {
     assert_eq!(opened["owner"], "ada", "a token opens sessions for its own principal");
     let call = json!({"tool": "steps", "args": {"n": 1}, "session": "work"});
     ada.post("/v1/calls", call.clone()).await.is(200);
-    bob.post("/v1/calls", call.clone()).await.is(200);
-    ada.post("/v1/sessions/work/messages", json!({"text": "from now on it is more than a name"})).await.is(201);
+    bob.post("/v1/calls", call.clone()).await.refused(404, "not_found");
+    ada.post("/v1/sessions/work/messages", json!({"text": "hello"})).await.is(201);
     for name in ["trip", "work"] {
         let path = format!("/v1/sessions/{name}");
         assert_eq!(ada.get(&path).await.is(200)["owner"], "ada");

@@ -80,7 +80,8 @@ async fn l28_a_token_sees_and_acts_on_the_runs_of_its_principal_only() {
     let world = World::new().await;
     let tokens = Tokens::of(&world.client).await;
     let of_ada = ask(&tokens.ada, "turn 1").await;
-    let of_bob = ask(&tokens.bob, "turn 2").await;
+    // An administrator acts for bob: bob's own token finds no session of ada.
+    let of_bob = ask(&tokens.admin.acting_for("bob"), "turn 2").await;
     let of_none = library_run(&world.windlass).await;
     let mut all = vec![of_ada.clone(), of_bob.clone(), of_none.clone()];
     all.sort();

@@ -70,7 +70,7 @@ async fn w02_a_notification_is_sent_once_and_signed() {
     let receiver = Receiver::new(200).await;
     let world = World::with(receiver.options()).await;
     // Calls of client tools do not need a person.
-    let tools = json!({"tools": [{"name": "screen", "description": "What is on the screen."}]});
+    let tools = json!({"tools": [{"name": "screen", "description": "What is on the screen."}], "everywhere": true});
     world.client.post("/v1/clients", tools).await.is(201);
     let screen = world.start("screen", json!({})).await;
     world.run_in(&screen, "suspended").await;

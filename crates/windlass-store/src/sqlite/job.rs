@@ -9,6 +9,7 @@ use windlass_core::store::{
     Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SeenOutcome, SessionVerdict, StoreError, Tidied, Turn,
 };
 use windlass_core::time::Timestamp;
+use windlass_core::tool::ToolsChange;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
@@ -111,6 +112,7 @@ pub(super) struct Write {
     pub(super) posts: Vec<EncodedPost>,
     /// Outcomes that the end of the run adds to its session.
     pub(super) outcomes: Option<(Timestamp, Vec<SeenOutcome>)>,
+    pub(super) tools: Vec<(Arc<str>, ToolsChange)>,
 }
 
 pub(super) struct EncodedState {
@@ -282,8 +284,10 @@ impl Write {
             refers,
             posts,
             outcomes,
+            tools,
         } = self;
-        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty());
+        let about_sessions = !(posts.is_empty() && tools.is_empty());
+        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty()) || about_sessions;
         let about_itself = create.is_some()
             || *continues
             || state.is_some()
@@ -314,6 +318,7 @@ impl Write {
             refers: Vec::new(),
             posts: Vec::new(),
             outcomes: None,
+            tools: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -366,6 +371,7 @@ impl Write {
             Change::Consumed(positions) => self.consumed.extend(positions),
             Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
             Change::Outcomes { at, outcomes } => self.outcomes = Some((at, outcomes)),
+            Change::Tools { session, change } => self.tools.push((session, change)),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

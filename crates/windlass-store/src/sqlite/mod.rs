@@ -59,6 +59,7 @@ use windlass_core::store::{
     Mailboxes, Promise, Queries, Sessions, Store, StoreClock, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::{Clock, Timestamp};
+use windlass_core::tool::LiveSessions;
 use windlass_core::{RunId, WorkerId};
 
 use check::BackgroundCheck;
@@ -97,6 +98,7 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<WriteQueue>,
     readers: Arc<Readers>,
+    live: Arc<LiveSessions>,
     uploads: blobs::Uploads,
     opening: i64,
     clock: StoreClock,
@@ -131,7 +133,8 @@ impl SqliteStore {
         let readers = Arc::new(Readers::new(opened.db_file.clone(), tails.clone(), known_damage.clone()));
         let check = BackgroundCheck::start(&opened.db_file, opened.clean, known_damage)
             .map_err(|error| OpenError::failed(&path, error))?;
-        let deps = WriterDeps { readers: readers.clone(), tails, check: check.state() };
+        let live = Arc::new(LiveSessions::default());
+        let deps = WriterDeps { readers: readers.clone(), tails, check: check.state(), live: live.clone() };
         let lock = Arc::downgrade(&opened.lock);
         let writer = Writer::new(opened, options, queue.clone(), deps).map_err(|error| OpenError::sql(&path, error))?;
         let (shared_writer, inline_writes) =
@@ -148,6 +151,7 @@ impl SqliteStore {
             path,
             queue,
             readers,
+            live,
             uploads,
             opening,
             clock,

@@ -104,7 +104,8 @@ impl WriteTx<'_> {
         for message in messages {
             self.deliver(message)?;
         }
-        self.post_messages(&write.posts)
+        self.post_messages(&write.posts)?;
+        self.change_tools(&write.tools)
     }
 
     /// The head of a run, from the cache or from the file.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, SessionVerdict, StoreError, Tidied};
+use windlass_core::tool::LiveSessions;
 use windlass_core::troubles::Troubles;
 
 use super::blobs;
@@ -27,6 +28,7 @@ use super::purge::SLICE_ROWS;
 use super::read::Readers;
 use super::reopen::RETRY_INTERVAL;
 use super::schema;
+use super::sessions;
 use super::wal_stamp;
 use super::write_access::{self, WriteAccess, WriteConnection};
 use super::write_queue::WriteQueue;
@@ -63,6 +65,7 @@ pub(super) struct WriterDeps {
     pub(super) readers: Arc<Readers>,
     pub(super) tails: Arc<JournalTails>,
     pub(super) check: Arc<CheckState>,
+    pub(super) live: Arc<LiveSessions>,
 }
 
 /// An answer that is sent once the group is on disk.
@@ -271,6 +274,9 @@ impl Writer {
                     self.deps.tails.forget(self.end.packed);
                 }
                 self.forget_heads();
+                for (session, tools) in self.sessions.take_shown() {
+                    self.deps.live.changed(&session, tools);
+                }
             }
         }
         Replies { replies, failed: failed.map(|failure| failure.error), spent }
@@ -437,6 +443,7 @@ impl Writer {
         self.heads.clear();
         self.cold_runs.clear();
         self.sessions.clear();
+        self.sessions.take_shown();
         self.access.set_failed(fault);
     }
 
@@ -454,6 +461,7 @@ impl Writer {
         self.deps.check.pause(true);
         let ended = outage.reopen(&self.db_file, &self.options).and_then(|conn| {
             let end = self.deps.tails.rebuild(&conn.sqlite).map_err(|error| Fault::of(&error))?;
+            sessions::refresh(&conn.sqlite, &self.deps.live).map_err(|error| Fault::of(&error))?;
             Ok((conn, end))
         });
         self.deps.check.pause(false);

@@ -47,8 +47,15 @@ fn toolbox() -> Toolbox {
 fn activities_of(operations: &mut OpenOperations, seq: u64, record: &Record) -> Vec<Activity> {
     let toolbox = toolbox();
     let policy = Policy::default();
-    let context =
-        ActivityContext { run: RUN, parent: None, attribution: None, toolbox: &toolbox, locale: "en", policy: &policy };
+    let context = ActivityContext {
+        run: RUN,
+        parent: None,
+        attribution: None,
+        toolbox: &toolbox,
+        session: None,
+        locale: "en",
+        policy: &policy,
+    };
     operations.activities(seq, record, &context).into_vec()
 }
 

@@ -80,14 +80,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses new runs in closed sessions. Not called for runs that an owner starts: they belong to the work of a run
+    /// Refuses new runs in closed sessions, and in those of other principals. Not called for runs that an owner starts: they belong to the work of a run
     /// that is there already.
     fn refuse_closed_sessions<'c>(&self, creations: impl Iterator<Item = &'c Creation>) -> Result<(), StoreError> {
-        let mut sessions = creations.filter_map(|creation| creation.session.as_ref());
-        match sessions.find(|session| self.sessions.is_closed(session)) {
-            Some(session) => Err(StoreError::SessionClosed { session: session.clone() }),
-            None => Ok(()),
+        for creation in creations {
+            let Some(session) = &creation.session else { continue };
+            if creation.own_session && !self.sessions.admits(session, creation) {
+                return Err(StoreError::NoSession { session: session.clone() });
+            }
+            if self.sessions.is_closed(session) {
+                return Err(StoreError::SessionClosed { session: session.clone() });
+            }
         }
+        Ok(())
     }
 
     /// Refuses new runs whose key or turn is taken, by an existing run or by one that the same commit creates before

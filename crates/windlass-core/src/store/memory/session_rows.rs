@@ -7,14 +7,17 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::super::{
-    Closing, DataEntry, DataKind, FileInfo, NewMessage, RecentOutcomes, SeenOutcome, SessionAnswer, SessionChange,
-    SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionPath, SessionRefusal,
-    SessionVerdict, SessionWrite, Sessions as SessionStore, StoreError, refuse_session_write,
+    Closing, Creation, DataEntry, DataKind, FileInfo, NewMessage, RecentOutcomes, SeenOutcome, SessionAccess,
+    SessionAnswer, SessionChange, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionOperation,
+    SessionPath, SessionRefusal, SessionVerdict, SessionWrite, Sessions as SessionStore, StoreError,
+    refuse_session_write, tools_after,
 };
 use super::sessions::{Session, Sessions};
 use super::{Inner, MemoryStore, ready};
 use crate::id::RunId;
+use crate::limits;
 use crate::time::Timestamp;
+use crate::tool::{LiveTools, SessionTools, ToolsChange};
 
 /// What a session has besides its runs.
 #[derive(Default)]
@@ -26,7 +29,6 @@ pub(super) struct SessionRow {
     dedupe: BTreeMap<Arc<str>, u64>,
     entries: BTreeMap<(DataKind, Arc<str>), (Value, Timestamp)>,
     pub(super) files: BTreeMap<SessionPath, FileInfo>,
-    verdicts: BTreeMap<RunId, Vec<(Arc<str>, SessionVerdict)>>,
     pub(super) outcomes: RecentOutcomes,
 }
 
@@ -45,6 +47,11 @@ impl SessionRow {
             SessionChange::Set { kind, name, value } => drop(self.entries.insert((kind, name), (value, at))),
             SessionChange::Delete { kind, name } => {
                 return SessionAnswer::Deleted { existed: self.entries.remove(&(kind, name)).is_some() };
+            }
+            SessionChange::Tools(change) => {
+                let tools = tools_after(info, &change);
+                info.tools = (!tools.is_default()).then(|| Arc::new(tools.clone()));
+                return SessionAnswer::Tools { tools };
             }
             SessionChange::Close { reason } => {
                 info.closed.get_or_insert(Closing { at, reason });
@@ -79,7 +86,7 @@ impl SessionRow {
 
     /// Removes everything but the fact that the session is closed.
     fn empty(&mut self) {
-        let info = SessionInfo { title: None, owner: None, ..std::mem::take(&mut self.info) };
+        let info = SessionInfo { title: None, owner: None, tools: None, ..std::mem::take(&mut self.info) };
         *self = Self { info, ..Self::default() };
     }
 }
@@ -87,6 +94,14 @@ impl SessionRow {
 impl Sessions {
     pub(super) fn is_closed(&self, session: &str) -> bool {
         self.all.get(session).is_some_and(|session| session.row.info.closed.is_some())
+    }
+
+    /// Whether a run that must stay in the sessions of its principal may be created in this one.
+    pub(super) fn admits(&self, session: &str, creation: &Creation) -> bool {
+        self.all.get(session).is_none_or(|session| {
+            let row = &session.row;
+            SessionAccess::admits(creation.principal.as_ref(), row.info.owner.as_ref(), row.kept)
+        })
     }
 
     /// Posts a message of an owner's commit.
@@ -105,30 +120,35 @@ impl Sessions {
         }
     }
 
-    pub(super) fn forget_verdicts(&mut self, session: Option<&Arc<str>>, run: RunId) {
-        if let Some(found) = session.and_then(|session| self.all.get_mut(session)) {
-            found.row.verdicts.remove(&run);
+    /// Changes the tools that a session shows, for an owner's commit.
+    pub(super) fn change_tools(&mut self, session: &Arc<str>, change: &ToolsChange) {
+        let Some(row) = self.all.get_mut(session).map(|session| &mut session.row) else { return };
+        if row.info.closed.is_some() || tools_after(&row.info, change).len() > limits::SESSION_TOOLS {
+            tracing::warn!(%session, "a change of an outcome was left out: the session is closed or names too many tools");
+        } else if let SessionAnswer::Tools { tools } =
+            row.apply(SessionChange::Tools(change.clone()), Timestamp::default())
+        {
+            self.live.changed(session, tools);
         }
     }
 }
 
 impl Inner {
     fn write_session(&mut self, write: SessionWrite) -> Result<SessionVerdict, StoreError> {
-        let SessionWrite { session: name, at, change, by } = write;
-        if let Some(operation) = &by
-            && let Some(verdict) = self.kept_verdict(&name, operation)?
+        if let Some(operation) = &write.by
+            && let Some(verdict) = self.kept_verdict(operation)?
         {
             return Ok(verdict);
         }
-        let verdict = self.decide_session_write(&name, at, change, by.as_ref().map(|operation| operation.run));
-        if let (Some(SessionOperation { run, key, .. }), Some(session)) = (by, self.sessions.all.get_mut(&name)) {
-            session.row.verdicts.entry(run).or_default().push((key, verdict.clone()));
+        let verdict = self.decide_session_write(&write);
+        if let Some(SessionOperation { run, key, .. }) = write.by {
+            self.sessions.verdicts.entry(run).or_default().push((key, verdict.clone()));
         }
         Ok(verdict)
     }
 
     /// Checks the epoch of an operation. Returns the verdict that it got before.
-    fn kept_verdict(&self, name: &str, operation: &SessionOperation) -> Result<Option<SessionVerdict>, StoreError> {
+    fn kept_verdict(&self, operation: &SessionOperation) -> Result<Option<SessionVerdict>, StoreError> {
         let SessionOperation { run, epoch, key } = operation;
         let entry = self.runs.get(run).ok_or(StoreError::NoSuchRun(*run))?;
         if entry.is_finished() {
@@ -137,37 +157,37 @@ impl Inner {
         if entry.epoch != *epoch {
             return Err(StoreError::Stale { run: *run, epoch: *epoch, current: entry.epoch });
         }
-        let verdicts = self.sessions.all.get(name).and_then(|session| session.row.verdicts.get(run));
-        let kept = verdicts.and_then(|verdicts| verdicts.iter().find(|(other, _)| other == key));
+        let kept = self.sessions.verdicts.get(run).and_then(|verdicts| verdicts.iter().find(|(other, _)| other == key));
         Ok(kept.map(|(_, verdict)| verdict.clone()))
     }
 
-    fn decide_session_write(
-        &mut self,
-        name: &Arc<str>,
-        at: Timestamp,
-        change: SessionChange,
-        by: Option<RunId>,
-    ) -> SessionVerdict {
+    fn decide_session_write(&mut self, write: &SessionWrite) -> SessionVerdict {
+        let SessionWrite { session: name, at, change, access, .. } = write;
         let row = self.sessions.all.get(name).map(|session| &session.row);
-        if let (SessionChange::Post(message), Some(row)) = (&change, row)
+        if let (SessionChange::Post(message), Some(row)) = (change, row)
+            && access.reaches(row.info.owner.as_ref())
             && let Some(answer) = row.repeated(message)
         {
             return Ok(answer);
         }
-        let entries = |kind| match (&change, row) {
+        let entries = |kind| match (change, row) {
             (SessionChange::Set { name, .. }, Some(row)) => row.others(kind, name),
             _ => 0,
         };
         let info = row.map(|row| SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() });
-        refuse_session_write(&change, info.as_ref(), entries)?;
-        if let SessionChange::File(change) = &change {
-            return self.change_file(name, at, change, by).map_err(SessionRefusal::File);
+        refuse_session_write(change, access, info.as_ref(), entries)?;
+        if let SessionChange::File(change) = change {
+            let by = write.by.as_ref().map(|operation| operation.run);
+            return self.change_file(name, *at, change, by).map_err(SessionRefusal::File);
         }
         let created = row.is_none();
-        let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(at));
-        match session.row.apply(change, at) {
+        let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(*at));
+        match session.row.apply(change.clone(), *at) {
             SessionAnswer::Opened { .. } => Ok(SessionAnswer::Opened { created }),
+            SessionAnswer::Tools { tools } => {
+                self.sessions.live.changed(name, tools.clone());
+                Ok(SessionAnswer::Tools { tools })
+            }
             answer => Ok(answer),
         }
     }
@@ -195,6 +215,7 @@ impl Inner {
     /// Removes the content of a session, and the session itself if no run of it is kept.
     fn empty_session(&mut self, name: &Arc<str>) {
         self.drop_files(name);
+        self.sessions.live.changed(name, SessionTools::default());
         match self.sessions.all.get_mut(name) {
             Some(session) if session.has_runs() => session.row.empty(),
             _ => drop(self.sessions.all.remove(name)),
@@ -236,6 +257,14 @@ impl SessionStore for MemoryStore {
 
     fn session(&self, name: Arc<str>) -> BoxFuture<'_, Result<Option<SessionInfo>, StoreError>> {
         ready(Ok(self.inner.lock().session_info(&name)))
+    }
+
+    fn live_tools(&self, name: Arc<str>) -> BoxFuture<'_, Result<Arc<LiveTools>, StoreError>> {
+        let inner = self.inner.lock();
+        let live = inner.sessions.live.get(&name);
+        let row = inner.sessions.all.get(&name).and_then(|session| session.row.info.tools.clone());
+        live.read(row.map(|tools| (*tools).clone()).unwrap_or_default());
+        ready(Ok(live))
     }
 
     fn list_sessions(

@@ -4,17 +4,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::{Creation, Entry as FeedRecord, StoreError};
+use super::super::{Creation, Entry as FeedRecord, SessionVerdict, StoreError};
 use super::Inner;
 use super::session_rows::SessionRow;
 use crate::id::RunId;
 use crate::time::Timestamp;
+use crate::tool::LiveSessions;
 
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) all: BTreeMap<Arc<str>, Session>,
     /// The position of the latest record of any session.
     position: u64,
+    /// The verdicts on writes of unfinished runs, by the key of the operation.
+    pub(super) verdicts: BTreeMap<RunId, Vec<(Arc<str>, SessionVerdict)>>,
+    pub(super) live: LiveSessions,
 }
 
 #[derive(Default)]

@@ -11,6 +11,7 @@ use crate::path::Path;
 use crate::run::state::{Blocked, RunState};
 use crate::store::{Author, Change, Creation, NewMessage, SeenOutcome, Store, StoreError};
 use crate::testing::block_on;
+use crate::tool::ToolsChange;
 
 /// Makes a worker's lease end at this time.
 fn renew(store: &dyn Store, worker: u64, until: u64) {
@@ -117,6 +118,7 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
         Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
         Change::Outcomes { at: at(1), outcomes: vec![SeenOutcome::New] },
+        Change::Tools { session: "s".into(), change: ToolsChange::hide(["t"]) },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -135,7 +137,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Refer { .. }
             | Change::Mail { .. }
             | Change::Post { .. }
-            | Change::Outcomes { .. } => {}
+            | Change::Outcomes { .. }
+            | Change::Tools { .. } => {}
         }
     }
     changes

@@ -6,7 +6,7 @@ use super::scene::{Owner, at, finished, must, new, record, run};
 use crate::limits;
 use crate::store::{
     Access, ArtifactId, Change, Creation, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FileQuery,
-    FileRefusal, FileUsage, SessionAnswer, SessionChange, SessionOperation, SessionPath, SessionRefusal,
+    FileRefusal, FileUsage, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionPath, SessionRefusal,
     SessionVerdict, SessionWrite, Store, StoreError, Stored,
 };
 use crate::testing::block_on;
@@ -35,7 +35,13 @@ fn change_as(
     by: Option<SessionOperation>,
 ) -> Result<SessionVerdict, StoreError> {
     let change = SessionChange::File(change);
-    block_on(store.sessions().write_session(SessionWrite { session: session.into(), at: at(now), change, by }))
+    block_on(store.sessions().write_session(SessionWrite {
+        session: session.into(),
+        at: at(now),
+        change,
+        by,
+        access: SessionAccess::All,
+    }))
 }
 
 fn change(store: &dyn Store, now: i64, change: FileChange) -> Result<SessionAnswer, FileRefusal> {
@@ -98,7 +104,7 @@ fn open(store: &dyn Store) {
 }
 
 fn session_write(store: &dyn Store, session: &str, change: SessionChange) {
-    let write = SessionWrite { session: session.into(), at: at(1), change, by: None };
+    let write = SessionWrite { session: session.into(), at: at(1), change, by: None, access: SessionAccess::All };
     must(must(block_on(store.sessions().write_session(write))).map_err(|refusal| refusal.sentence(session)));
 }
 

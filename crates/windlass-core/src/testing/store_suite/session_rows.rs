@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::scene::{Owner, at, finished, info, must, new, outside, record, run, start};
 use crate::store::{
-    Author, Change, Creation, DataKind, NewMessage, RecentOutcomes, SeenOutcome, SessionAnswer, SessionChange,
-    SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Store,
-    StoreError, Turn,
+    Author, Change, Creation, DataKind, NewMessage, RecentOutcomes, SeenOutcome, SessionAccess, SessionAnswer,
+    SessionChange, SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict,
+    SessionWrite, Store, StoreError, Turn,
 };
 use crate::testing::block_on;
 use crate::tool::Content;
@@ -22,7 +22,13 @@ fn write_as(
     change: SessionChange,
     by: Option<SessionOperation>,
 ) -> Result<SessionVerdict, StoreError> {
-    block_on(store.sessions().write_session(SessionWrite { session: "s".into(), at: at(now), change, by }))
+    block_on(store.sessions().write_session(SessionWrite {
+        session: "s".into(),
+        at: at(now),
+        change,
+        by,
+        access: SessionAccess::All,
+    }))
 }
 
 fn write(store: &dyn Store, now: i64, change: SessionChange) -> SessionVerdict {
@@ -108,6 +114,7 @@ pub(super) fn l20_a_session_is_opened_once_and_shown(store: &dyn Store) {
         closed: None,
         messages: 0,
         opened: true,
+        tools: None,
     };
     assert_eq!(session(store), Some(expected.clone()));
     assert_eq!(write(store, 8, SessionChange::Title(Some("Journey".into()))), Ok(SessionAnswer::Done));
@@ -120,7 +127,7 @@ pub(super) fn l20_sessions_are_listed_newest_first_in_pages(store: &dyn Store) {
     let sessions = store.sessions();
     for (name, now) in [("b", 1), ("a", 1), ("late", 3), ("s", 2)] {
         let change = SessionChange::Open { title: None, owner: Some(format!("owner of {name}").into()) };
-        let write = SessionWrite { session: name.into(), at: at(now), change, by: None };
+        let write = SessionWrite { session: name.into(), at: at(now), change, by: None, access: SessionAccess::All };
         must(must(block_on(sessions.write_session(write))).map_err(|refusal| refusal.sentence(name)));
     }
     assert_eq!(close(store, 9), Ok(SessionAnswer::Done));

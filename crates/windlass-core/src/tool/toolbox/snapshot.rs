@@ -28,10 +28,14 @@ struct FoundTool {
     next: OnceLock<Box<FoundTool>>,
 }
 
-/// Adds the tables of one layer: its own tools, those of its sources, and what it hides of the layers below.
-pub(super) fn collect(tools: &LayerTools, tables: &mut Tables) {
+/// Adds the tables of one layer: its own tools, those of its sources and of the session's, and what it hides of the
+/// layers below.
+pub(super) fn collect(tools: &LayerTools, session: Option<&Arc<str>>, tables: &mut Tables) {
     tables.push(tools.own.clone());
     tables.extend(tools.sources.iter().map(|(_, table)| table.clone()));
+    if let Some(session) = session.filter(|_| !tools.by_session.is_empty()) {
+        tables.extend(tools.by_session.get(session).into_iter().flatten().map(|(_, table)| table.clone()));
+    }
     tables.extend(tools.only.clone());
 }
 

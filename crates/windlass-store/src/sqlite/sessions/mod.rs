@@ -12,11 +12,15 @@ pub(super) use outcomes::{DDL as OUTCOMES, add as add_outcomes};
 pub(super) use purge::{delete_unused, due_sessions};
 pub(super) use write::{EncodedPost, SessionJob, forget_verdicts};
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_core::store::{Closing, SessionInfo, StoreError};
 use windlass_core::time::Timestamp;
+use windlass_core::tool::{LiveSessions, SessionTools};
 
 use super::log::unsigned;
+use super::read::decode;
 use super::write_tx::JobError;
 
 /// The columns and tables that this version added.
@@ -120,7 +124,7 @@ const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
 macro_rules! select_sessions {
     ($($which:literal),+) => {
         concat!(
-            "SELECT id, name, title, owner, created, closed, reason, messages, kept,
+            "SELECT id, name, title, owner, created, closed, reason, messages, kept, tools,
                     sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept,
                                                       settings, tools)
              FROM sessions ",
@@ -142,9 +146,14 @@ impl StoredSession {
     /// Reads the columns of `select_sessions!`. The inner error is damage.
     fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, StoreError>> {
         let name: String = row.get(1)?;
-        if !row.get::<_, bool>(9)? {
-            return Ok(Err(StoreError::Damaged { run: None, place: format!("the row of session {name}") }));
+        let damaged = |name| StoreError::Damaged { run: None, place: format!("the row of session {name}") };
+        if !row.get::<_, bool>(10)? {
+            return Ok(Err(damaged(name)));
         }
+        let tools = match row.get::<_, Option<String>>(9)?.map(|text| decode::<SessionTools>(&text)).transpose() {
+            Ok(tools) => tools.map(Arc::new),
+            Err(_) => return Ok(Err(damaged(name))),
+        };
         let closed = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
         let reason: Option<String> = row.get(6)?;
         let info = SessionInfo {
@@ -155,6 +164,7 @@ impl StoredSession {
             closed: closed.map(|at| Closing { at, reason: reason.unwrap_or_default().into() }),
             messages: unsigned(row.get(7)?),
             opened: row.get(8)?,
+            tools,
         };
         Ok(Ok(Self { id: row.get(0)?, info }))
     }
@@ -175,10 +185,45 @@ pub(super) fn insert(
     connection.prepare_cached(INSERT)?.query_row(params![name, at.as_micros(), kept, owner], |row| row.get(0))
 }
 
-/// The number of a session, and whether it is closed.
-pub(super) fn number(connection: &Connection, name: &str) -> Result<Option<(i64, bool)>, JobError> {
-    let found = StoredSession::find(connection, name)?.transpose()?;
-    Ok(found.map(|session| (session.id, session.info.closed.is_some())))
+/// What the writer keeps in memory of a session.
+#[derive(Clone)]
+pub(super) struct KnownSession {
+    pub(super) id: i64,
+    pub(super) is_closed: bool,
+    /// Only opening a session can change it, and makes the writer forget this.
+    pub(super) owner: Option<Arc<str>>,
+}
+
+impl KnownSession {
+    pub(super) fn find(connection: &Connection, name: &str) -> Result<Option<Self>, JobError> {
+        let found = StoredSession::find(connection, name)?.transpose()?;
+        let known = |StoredSession { id, info }: StoredSession| Self {
+            id,
+            is_closed: info.closed.is_some(),
+            owner: info.owner,
+        };
+        Ok(found.map(known))
+    }
+}
+
+/// Whether a session was opened or written to.
+pub(super) fn is_opened(connection: &Connection, name: &str) -> Result<bool, JobError> {
+    Ok(StoredSession::find(connection, name)?.transpose()?.is_some_and(|session| session.info.opened))
+}
+
+/// Reads the tools of all sessions that are held again, after the file was opened again: a commit without an answer may
+/// have been written.
+pub(super) fn refresh(connection: &Connection, live: &LiveSessions) -> rusqlite::Result<()> {
+    for held in live.held() {
+        let found = match StoredSession::find(connection, held.session())?.transpose() {
+            Ok(found) => found,
+            // What hides nothing must not replace a row that cannot be read.
+            Err(_) => continue,
+        };
+        let tools = found.and_then(|session| session.info.tools).map(|tools| (*tools).clone());
+        live.replaced(&held, tools.unwrap_or_default());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

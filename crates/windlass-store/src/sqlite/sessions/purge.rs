@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::RunId;
 use windlass_core::store::{StoreError, Tidied};
 use windlass_core::time::Timestamp;
+use windlass_core::tool::SessionTools;
 
 use super::super::read::size;
 use super::super::write_tx::{JobError, WriteTx};
@@ -67,8 +68,10 @@ impl WriteTx<'_> {
         }
         let more = connection.prepare_cached("DELETE FROM session_data WHERE session = ?1")?.execute([id])?;
         outcomes::forget(connection, id)?;
-        let sql = "UPDATE sessions SET title = NULL, owner = NULL, kept = 0 WHERE id = ?1 AND closed IS NOT NULL";
-        connection.prepare_cached(sql)?.execute([id])?;
+        let sql = "UPDATE sessions SET title = NULL, owner = NULL, tools = NULL, kept = 0
+                   WHERE id = ?1 AND closed IS NOT NULL RETURNING name";
+        let name: Option<Arc<str>> = connection.prepare_cached(sql)?.query_row([id], |row| row.get(0)).optional()?;
+        name.into_iter().for_each(|name| self.sessions.show_tools(name, SessionTools::default()));
         delete_unused(connection, id)?;
         self.sessions.clear();
         Ok(SessionPurge { rows: removed + more + 1, is_done: true })

@@ -10,6 +10,7 @@ use windlass_core::store::{
     SessionVerdict, SessionWrite, Sessions, StoreError,
 };
 use windlass_core::time::Timestamp;
+use windlass_core::tool::LiveTools;
 
 use super::super::SqliteStore;
 use super::super::checksum;
@@ -149,6 +150,18 @@ impl Sessions for SqliteStore {
 
     fn session(&self, name: Arc<str>) -> BoxFuture<'_, Result<Option<SessionInfo>, StoreError>> {
         Box::pin(async move { Ok(self.readers.find_session(&name)?.map(|session| session.info)) })
+    }
+
+    fn live_tools(&self, name: Arc<str>) -> BoxFuture<'_, Result<Arc<LiveTools>, StoreError>> {
+        let live = self.live.get(&name);
+        if live.is_read() {
+            return Box::pin(std::future::ready(Ok(live)));
+        }
+        Box::pin(async move {
+            let found = self.readers.find_session(&name)?.and_then(|session| session.info.tools);
+            live.read(found.map(|tools| (*tools).clone()).unwrap_or_default());
+            Ok(live)
+        })
     }
 
     fn list_sessions(

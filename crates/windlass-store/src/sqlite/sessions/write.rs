@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
+use windlass_core::limits;
 use windlass_core::store::{
-    DataKind, NewMessage, SessionAnswer, SessionChange, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite,
-    StoreError, refuse_session_write,
+    DataKind, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionRefusal,
+    SessionVerdict, SessionWrite, StoreError, refuse_session_write, tools_after,
 };
 use windlass_core::time::Timestamp;
+use windlass_core::tool::ToolsChange;
 
 use super::super::checksum;
 use super::super::job::{RunPhase, encode};
@@ -28,11 +30,12 @@ pub(in crate::sqlite) struct SessionJob {
     /// The content of a message, or a value; a secret is sealed.
     text: String,
     pub(super) by: Option<SessionOperation>,
+    access: SessionAccess,
 }
 
 impl SessionJob {
     pub(in crate::sqlite) fn encode(write: SessionWrite, keys: &SealingKeys) -> Result<Self, StoreError> {
-        let SessionWrite { session, at, mut change, by } = write;
+        let SessionWrite { session, at, mut change, by, access } = write;
         let text = match &mut change {
             SessionChange::Post(message) => encode(&message.content)?,
             SessionChange::Set { kind: DataKind::Value, value, .. } => encode(&value.take())?,
@@ -41,7 +44,7 @@ impl SessionJob {
             }
             _ => String::new(),
         };
-        Ok(Self { session, at, change, text, by })
+        Ok(Self { session, at, change, text, by, access })
     }
 
     pub(in crate::sqlite) fn bytes(&self) -> usize {
@@ -126,6 +129,7 @@ impl WriteTx<'_> {
         found: Option<&StoredSession>,
     ) -> Result<Result<Option<SessionAnswer>, SessionRefusal>, JobError> {
         if let (SessionChange::Post(message), Some(session)) = (&job.change, found)
+            && job.access.reaches(session.info.owner.as_ref())
             && let Some(answer) = repeated(self.connection, session.id, message)?
         {
             return Ok(Ok(Some(answer)));
@@ -138,7 +142,7 @@ impl WriteTx<'_> {
             }
             _ => 0,
         };
-        let refused = refuse_session_write(&job.change, found.map(|session| &session.info), |_| others);
+        let refused = refuse_session_write(&job.change, &job.access, found.map(|session| &session.info), |_| others);
         Ok(refused.map(|()| None))
     }
 
@@ -149,13 +153,10 @@ impl WriteTx<'_> {
     ) -> Result<SessionAnswer, JobError> {
         let connection = self.connection;
         let created = found.is_none();
+        let info = found.as_ref().map(|session| session.info.clone()).unwrap_or_default();
         let id = match found {
             Some(session) => session.id,
-            None => {
-                let id = insert(connection, &job.session, job.at, true, None)?;
-                self.sessions.remember(&job.session, (id, false));
-                id
-            }
+            None => insert(connection, &job.session, job.at, true, None)?,
         };
         let update = |sql: &str, values: &[&dyn rusqlite::ToSql]| connection.prepare_cached(sql)?.execute(values);
         match &job.change {
@@ -163,6 +164,7 @@ impl WriteTx<'_> {
                 let sql = "UPDATE sessions SET title = coalesce(?2, title), owner = coalesce(owner, ?3), kept = 1
                            WHERE id = ?1";
                 update(sql, &[&id, title, owner])?;
+                self.sessions.forget(&job.session);
                 return Ok(SessionAnswer::Opened { created });
             }
             SessionChange::Title(title) => {
@@ -179,15 +181,42 @@ impl WriteTx<'_> {
                 let sql = "DELETE FROM session_data WHERE session = ?1 AND secret = ?2 AND name = ?3";
                 return Ok(SessionAnswer::Deleted { existed: update(sql, &[&id, &is_secret(*kind), name])? > 0 });
             }
+            SessionChange::Tools(change) => {
+                let tools = tools_after(&info, change);
+                let text = (!tools.is_default()).then(|| encode(&tools)).transpose()?;
+                update("UPDATE sessions SET tools = ?2, kept = 1 WHERE id = ?1", &[&id, &text])?;
+                self.sessions.show_tools(job.session.clone(), tools.clone());
+                return Ok(SessionAnswer::Tools { tools });
+            }
             SessionChange::Close { reason } => {
                 // The first closing counts.
                 let sql = "UPDATE sessions SET closed = ?2, reason = ?3, kept = 1 WHERE id = ?1 AND closed IS NULL";
                 update(sql, &[&id, &job.at.as_micros(), reason])?;
-                self.sessions.remember(&job.session, (id, true));
+                self.sessions.forget(&job.session);
             }
             _ => return Err(StoreError::Invalid("this store does not support this write".to_owned()).into()),
         }
         Ok(SessionAnswer::Done)
+    }
+
+    /// Changes the tools of sessions, for an owner's commit.
+    pub(in crate::sqlite) fn change_tools(&mut self, changes: &[(Arc<str>, ToolsChange)]) -> Result<(), JobError> {
+        for (session, change) in changes {
+            let Some(found) = StoredSession::find(self.connection, session)?.transpose()? else { continue };
+            let tools = tools_after(&found.info, change);
+            if found.info.closed.is_some() || tools.len() > limits::SESSION_TOOLS {
+                tracing::warn!(
+                    %session,
+                    "a change of an outcome was left out: the session is closed or names too many tools"
+                );
+                continue;
+            }
+            let text = (!tools.is_default()).then(|| encode(&tools)).transpose()?;
+            let sql = "UPDATE sessions SET tools = ?2, kept = 1 WHERE id = ?1";
+            self.connection.prepare_cached(sql)?.execute(params![found.id, text])?;
+            self.sessions.show_tools(session.clone(), tools);
+        }
+        Ok(())
     }
 
     /// Posts the messages of an owner's commit.

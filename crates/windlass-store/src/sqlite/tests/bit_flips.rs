@@ -9,10 +9,10 @@ use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SeenOutcome, SessionChange,
-    SessionFilter, SessionOperation, SessionWrite, Sessions, Turn,
+    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SeenOutcome, SessionAccess,
+    SessionChange, SessionFilter, SessionOperation, SessionWrite, Sessions, Turn,
 };
-use windlass_core::tool::Content;
+use windlass_core::tool::{Content, ToolsChange};
 
 use super::super::check_file;
 use super::super::db_file::with_suffix;
@@ -94,7 +94,13 @@ fn fill(store: &SqliteStore) {
 /// An open session with messages, a value, a secret and the verdict on a write, and a closed one.
 fn fill_sessions(store: &SqliteStore) {
     let write = |session: &str, change, by| {
-        let write = SessionWrite { session: session.into(), at: Timestamp::from_micros(6), change, by };
+        let write = SessionWrite {
+            session: session.into(),
+            at: Timestamp::from_micros(6),
+            change,
+            by,
+            access: SessionAccess::All,
+        };
         block_on(store.write_session(write)).unwrap().unwrap()
     };
     let say = |text: &str| {
@@ -107,6 +113,7 @@ fn fill_sessions(store: &SqliteStore) {
     write("s", say("again"), Some(SessionOperation { run: run(6), epoch: 1, key: "op".into() }));
     write("s", set(DataKind::Value, json!({"a": 1})), None);
     write("s", set(DataKind::Secret, json!("hush")), None);
+    write("s", SessionChange::Tools(ToolsChange::hide(["pay"])), None);
     write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()) }, None);
     write("done", SessionChange::Close { reason: "over".into() }, None);
 }

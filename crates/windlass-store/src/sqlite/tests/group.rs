@@ -20,7 +20,8 @@ pub(super) fn writer(path: &std::path::Path) -> Writer {
     let opened = open::open(path, &Options::default()).unwrap();
     let tails = Arc::new(JournalTails::default());
     let readers = Arc::new(Readers::new(opened.db_file.clone(), tails.clone(), Arc::default()));
-    let deps = WriterDeps { readers, tails, check: CheckState::new(Health::Fine, Arc::default()) };
+    let deps =
+        WriterDeps { readers, tails, check: CheckState::new(Health::Fine, Arc::default()), live: Arc::default() };
     Writer::new(opened, Options::default(), Arc::new(WriteQueue::new(write_queue::LIMITS)), deps).unwrap()
 }
 

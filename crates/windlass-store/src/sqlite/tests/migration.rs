@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionChange, SessionWrite, Sessions,
+    Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionAccess, SessionChange, SessionWrite, Sessions,
 };
 
 use super::super::schema::VERSION;
@@ -325,7 +325,14 @@ fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to()
     assert_eq!((session().created.as_micros(), session().closed, session().messages), (5, None, 0));
     let write = |change| {
         let at = windlass_core::time::Timestamp::from_micros(9);
-        block_on(store.write_session(SessionWrite { session: "s".into(), at, change, by: None })).unwrap()
+        block_on(store.write_session(SessionWrite {
+            session: "s".into(),
+            at,
+            change,
+            by: None,
+            access: SessionAccess::All,
+        }))
+        .unwrap()
     };
     write(SessionChange::Post(NewMessage::text(Author::User, "hello"))).unwrap();
     write(SessionChange::Close { reason: "over".into() }).unwrap();
@@ -355,6 +362,7 @@ fn w08_l20_a_file_of_version_11_is_upgraded_and_keeps_its_sessions() {
         at: Timestamp::from_micros(9),
         change: SessionChange::Title(Some("Trip to Pisa".into())),
         by: None,
+        access: SessionAccess::All,
     };
     block_on(store.write_session(write)).unwrap().unwrap();
     drop(store);

@@ -6,14 +6,15 @@ use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
-use windlass_core::store::{Creation, StoreError, Turn};
+use windlass_core::store::{Creation, SessionAccess, StoreError, Turn};
 use windlass_core::time::Timestamp;
+use windlass_core::tool::SessionTools;
 
 use super::super::checksum::{run_checksum, run_is_intact};
 use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
 use super::super::job::{EncodedState, RunPhase, Start, Write};
 use super::super::log::{JournalTail, signed};
-use super::super::sessions;
+use super::super::sessions::{self, KnownSession};
 use super::{JobError, WriteTx, damaged_row};
 
 impl WriteTx<'_> {
@@ -75,20 +76,28 @@ impl WriteTx<'_> {
         Ok(())
     }
 
+    /// Refuses a new run in a session that is closed, or that must belong to the run's principal and does not.
     fn refuse_closed_session(&mut self, creation: &Creation) -> Result<(), JobError> {
         let Some(session) = &creation.session else { return Ok(()) };
-        match self.known_session(session)? {
-            Some((_, true)) => Err(StoreError::SessionClosed { session: session.clone() }.into()),
-            _ => Ok(()),
+        let Some(known) = self.known_session(session)? else { return Ok(()) };
+        if creation.own_session {
+            let (principal, owner) = (creation.principal.as_ref(), known.owner.as_ref());
+            let is_opened = || sessions::is_opened(self.connection, session);
+            if principal != owner && (owner.is_some() || !SessionAccess::admits(principal, owner, is_opened()?)) {
+                return Err(StoreError::NoSession { session: session.clone() }.into());
+            }
+        }
+        match known.is_closed {
+            true => Err(StoreError::SessionClosed { session: session.clone() }.into()),
+            false => Ok(()),
         }
     }
 
-    /// The number of a session that exists, and whether it is closed.
-    fn known_session(&mut self, name: &Arc<str>) -> Result<Option<(i64, bool)>, JobError> {
+    fn known_session(&mut self, name: &Arc<str>) -> Result<Option<KnownSession>, JobError> {
         let mut known = self.sessions.get(name);
         if known.is_none() {
-            known = sessions::number(self.connection, name)?;
-            known.iter().for_each(|known| self.sessions.remember(name, *known));
+            known = KnownSession::find(self.connection, name)?;
+            known.iter().for_each(|known| self.sessions.remember(name, known.clone()));
         }
         Ok(known)
     }
@@ -160,38 +169,57 @@ impl WriteTx<'_> {
     /// The number of a new run's session.
     fn session(&mut self, creation: &Creation) -> Result<Option<i64>, JobError> {
         let Some(name) = &creation.session else { return Ok(None) };
-        if let Some((number, _)) = self.known_session(name)? {
-            return Ok(Some(number));
+        if let Some(known) = self.known_session(name)? {
+            return Ok(Some(known.id));
         }
         // The session belongs to the principal of its first run.
-        let owner = creation.principal.as_deref();
-        let number = sessions::insert(self.connection, name, creation.at, false, owner)?;
-        self.sessions.remember(name, (number, false));
-        Ok(Some(number))
+        let owner = creation.principal.clone();
+        let id = sessions::insert(self.connection, name, creation.at, false, owner.as_deref())?;
+        self.sessions.remember(name, KnownSession { id, is_closed: false, owner });
+        Ok(Some(id))
     }
 }
 
-/// A cache of session numbers, and of which sessions are closed.
+/// The writer's cache of sessions.
 #[derive(Default)]
-pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, (i64, bool)>);
+pub(in crate::sqlite) struct Sessions {
+    known: FxHashMap<Arc<str>, KnownSession>,
+    /// The tools that sessions show after the current group.
+    shown: Vec<(Arc<str>, SessionTools)>,
+}
 
 /// Beyond this size the cache is cleared.
 const MAX_SESSIONS: usize = 4_096;
 
 impl Sessions {
-    fn get(&self, name: &str) -> Option<(i64, bool)> {
-        self.0.get(name).copied()
+    fn get(&self, name: &str) -> Option<KnownSession> {
+        self.known.get(name).cloned()
     }
 
-    pub(in crate::sqlite) fn remember(&mut self, name: &Arc<str>, known: (i64, bool)) {
-        if self.0.len() >= MAX_SESSIONS {
+    fn remember(&mut self, name: &Arc<str>, known: KnownSession) {
+        if self.known.len() >= MAX_SESSIONS {
             self.clear();
         }
-        self.0.insert(name.clone(), known);
+        self.known.insert(name.clone(), known);
+    }
+
+    /// Reads a session again when it is needed.
+    pub(in crate::sqlite) fn forget(&mut self, name: &str) {
+        self.known.remove(name);
     }
 
     pub(in crate::sqlite) fn clear(&mut self) {
-        self.0.clear();
+        self.known.clear();
+    }
+
+    /// Notes which tools a session shows as soon as the group is written.
+    pub(in crate::sqlite) fn show_tools(&mut self, name: Arc<str>, tools: SessionTools) {
+        self.shown.push((name, tools));
+    }
+
+    /// The tools that sessions show after the group.
+    pub(in crate::sqlite) fn take_shown(&mut self) -> Vec<(Arc<str>, SessionTools)> {
+        std::mem::take(&mut self.shown)
     }
 }
 
