@@ -141,7 +141,8 @@ pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
         for info in &page {
             let exists = match &info.state {
                 RunState::Held { hold: Hold::ToolMissing { tool, .. } } => {
-                    windlass.toolbox().recorded(tool, &windlass.runtime().layers_of(info.run).await?).is_some()
+                    let layers = windlass.runtime().layers_of(info.run).await?;
+                    windlass.toolbox().recorded(tool, &layers, info.session.as_ref()).is_some()
                 }
                 RunState::Held { hold: Hold::LayerMissing { layer, .. } } => {
                     windlass.toolbox().layer_names().iter().any(|name| **name == **layer)
