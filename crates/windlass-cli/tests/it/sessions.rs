@@ -55,8 +55,8 @@ fn e27_data_and_secrets_are_managed_through_a_server() {
 #[test]
 fn l20_b02_the_tools_of_a_session_are_shown_and_changed() {
     let world = World::new();
-    has(&world.fails(3, &["sessions", "tools", "ada"]), &["no session \"ada\""]);
     world.ok(&["sessions", "open", "ada"]);
+    has(&world.fails(3, &["sessions", "tools", "bob"]), &["no session \"bob\""]);
     let tools = |more: &[&str]| world.json(&[&["sessions", "tools", "ada"], more].concat());
     has(&world.ok(&["sessions", "tools", "ada"]), &["ada shows all tools", "can be called: "]);
     let all = tools(&[])["tools"].clone();
