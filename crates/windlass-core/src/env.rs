@@ -40,6 +40,8 @@ pub(crate) struct RuntimeLimits {
     pub(crate) tidy_every: Option<Duration>,
     /// Largest artifact that is stored.
     pub(crate) artifact_bytes: u64,
+    /// Most unfinished runs of a session that sets no limit of its own.
+    pub(crate) session_runs: u64,
 }
 
 impl Env {

@@ -57,8 +57,8 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, Observer, Posted, Question, RecordedBatch, ReplyResult, Runtime,
-    Session, Start, Submitted, UnfinishedRuns, Work, decode,
+    About, AskedCall, Awaited, Config, ContextReport, ContextSection, Counted, Observer, Posted, Question,
+    RecordedBatch, ReplyResult, Runtime, Session, Start, Submitted, Unfinished, UnfinishedRuns, Work, decode,
 };
 pub use value::{Difference, Digest, read_json};
 pub use watchdog::Stuck;

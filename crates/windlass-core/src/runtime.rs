@@ -7,6 +7,7 @@ mod inspect;
 mod messages;
 mod recovery;
 mod retention;
+mod session_turns;
 mod sessions;
 mod submit;
 
@@ -49,6 +50,7 @@ use crate::worker::Lease;
 pub use counted::{About, AskedCall, Counted, Question};
 pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
+pub use session_turns::{ContextReport, ContextSection, Unfinished};
 pub(crate) use sessions::unexpected as unexpected_answer;
 pub use sessions::{Posted, Session, UnfinishedRuns};
 pub use submit::{Submitted, Work};
@@ -142,6 +144,8 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Which runs of the store this runtime drives.
     pub drives: Drives,
+    /// The most unfinished runs of a session that sets no limit of its own.
+    pub session_runs: u64,
 }
 
 impl Config {
@@ -166,6 +170,7 @@ impl Config {
             tidy_every: None,
             seed: None,
             drives: Drives::All,
+            session_runs: limits::SESSION_RUNS,
         }
     }
 }
@@ -193,6 +198,7 @@ impl Runtime {
                 suspend_after: config.suspend_after,
                 tidy_every: config.tidy_every,
                 artifact_bytes: config.artifact_bytes,
+                session_runs: config.session_runs,
             },
         };
         let is_shared = lease.length.is_some() && config.store.admission().is_some();

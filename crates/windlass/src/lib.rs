@@ -91,12 +91,14 @@ pub mod run {
 pub mod session {
     #![doc = include_str!("docs/session.md")]
 
+    pub use windlass_core::activity::{SessionEvent, SessionPosition, SessionWatch};
     pub use windlass_core::call::SessionView;
     pub use windlass_core::ctx::CtxSession;
     pub use windlass_core::store::{
         Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+        SessionSettings, SettingsChange, TurnPolicy, Wake, WakePolicy,
     };
-    pub use windlass_core::{Posted, Session, UnfinishedRuns};
+    pub use windlass_core::{ContextReport, ContextSection, Posted, Session, Unfinished, UnfinishedRuns};
 }
 
 pub mod policy {

@@ -58,6 +58,8 @@ pub struct People {
 pub struct Limits {
     /// The most attempts at once.
     pub in_flight: usize,
+    /// The most unfinished runs of a session.
+    pub session_runs: u64,
     /// The largest artifact, in bytes.
     pub artifact: u64,
     /// How long a shutdown waits for attempts in flight.
@@ -114,6 +116,7 @@ pub(super) fn limits(root: &View<'_>) -> Limits {
     let view = root.below("limits", &table::LIMITS);
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
+        session_runs: view.count("session_runs").map_or(limits::SESSION_RUNS, |runs| runs as u64),
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
         drain: view.duration("drain").unwrap_or(limits::DRAIN),
     }

@@ -227,6 +227,11 @@ pub(crate) static LIMITS: Section = Section {
         key("in_flight", COUNT, "The most attempts of all tools at once. Default: 256."),
         key("artifact", Kind::String(&SIZE), "The largest artifact that is stored. Default: 1 GiB."),
         key("drain", Kind::String(&DURATION), "How long a shutdown waits for attempts in flight. Default: 10 s."),
+        key(
+            "session_runs",
+            Kind::Integer { least: 1, most: 10_000 },
+            "The most unfinished runs of a session that sets no limit of its own. Default: 100.",
+        ),
     ],
     shared: &[],
 };

@@ -32,6 +32,11 @@ impl SessionView {
         self.store.sessions().session(self.name.clone()).await.map_err(unreadable)
     }
 
+    /// Its model, by the name it was set to.
+    pub async fn model(&self) -> ToolResult<Option<Arc<str>>> {
+        Ok(self.info().await?.and_then(|session| session.settings.model))
+    }
+
     /// The messages after position `after`, in order, at most `limit` and at most [`limits::MESSAGE_PAGE`].
     pub async fn messages(&self, after: u64, limit: usize) -> ToolResult<Vec<SessionMessage>> {
         let limit = limit.min(limits::MESSAGE_PAGE);

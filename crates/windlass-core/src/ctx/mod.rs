@@ -6,6 +6,7 @@ mod first;
 pub mod park;
 pub(crate) mod runs;
 mod session;
+mod session_turns;
 mod step;
 mod steps;
 pub(crate) mod undo;

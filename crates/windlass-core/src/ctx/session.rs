@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Ctx;
+use crate::id::RunId;
 use crate::limits;
 use crate::run::Run;
 use crate::run::record::OpKind;
@@ -28,9 +29,9 @@ use crate::value::Digest;
 /// Each method is an operation. What it writes is in the store before its outcome is recorded, under the idempotency
 /// key of the operation; the store keeps its answer until the run ends. So a write that is repeated after a crash is
 /// made once and has the same answer, also if that was a refusal. Refused writes are errors with a
-/// [code](ToolError::code): `session_closed`, or `session_full`.
+/// [code](ToolError::code): `session_closed`, `session_full` or `session_busy`.
 pub struct CtxSession<'c> {
-    ctx: &'c mut Ctx,
+    pub(super) ctx: &'c mut Ctx,
 }
 
 /// What a read of messages is recorded as: the range and a digest, not the text.
@@ -69,7 +70,8 @@ impl<'c> CtxSession<'c> {
         self.ctx.run.session.as_deref()
     }
 
-    /// Posts a message. Returns its position in the session.
+    /// Posts a message. Returns its position in the session. One that [wakes](NewMessage::wake) the session starts a
+    /// turn of its agent in the same commit, which acts for the principal of this run.
     pub fn post(self, message: NewMessage) -> BoxFuture<'c, ToolResult<u64>> {
         let input = serde_json::to_value(&message);
         let write = self.write("post", input, SessionChange::Post(message));
@@ -153,7 +155,7 @@ impl<'c> CtxSession<'c> {
     }
 
     /// Writes under the idempotency key of the operation.
-    fn write(
+    pub(super) fn write(
         self,
         name: &'static str,
         input: serde_json::Result<Value>,
@@ -180,7 +182,7 @@ impl<'c> CtxSession<'c> {
         Box::pin(step.idempotent().input(&input).of_kind(OpKind::Session).into_future())
     }
 
-    fn read<F>(self, name: &'static str, input: Value, read: F) -> BoxFuture<'c, ToolResult<Value>>
+    pub(super) fn read<F>(self, name: &'static str, input: Value, read: F) -> BoxFuture<'c, ToolResult<Value>>
     where
         F: Fn(Arc<Run>, Arc<str>) -> BoxFuture<'static, Result<Value, StoreError>> + Send + 'c,
     {
@@ -272,17 +274,25 @@ async fn fetch(run: &Arc<Run>, session: Arc<str>, wanted: Wanted) -> Result<(u64
 async fn write(
     run: &Arc<Run>,
     session: Arc<str>,
-    change: SessionChange,
+    mut change: SessionChange,
     key: String,
 ) -> Result<ToolResult<SessionAnswer>, StoreError> {
     let closing = match &change {
         SessionChange::Close { reason } => Some(reason.clone()),
         _ => None,
     };
+    let at = run.now();
+    if let SessionChange::Start(start) = &mut change {
+        start.run = RunId::derived(&key, at);
+        // The turn belongs to the work of this run; a runtime that drives only its own runs drives it too.
+        run.kernel.drives.add(start.run);
+    }
     let epoch = run.with(|machine| machine.outbox().epoch());
     let by = Some(SessionOperation { run: run.id, epoch, key: key.into() });
-    let write = SessionWrite { session: session.clone(), at: run.now(), change, by };
+    let starter = run.kernel.starter(run.attribution.as_ref().and_then(|attribution| attribution.principal.clone()));
+    let write = SessionWrite { session: session.clone(), at, change, by, starter };
     let verdict = run.kernel.store.sessions().write_session(write).await?;
+    run.kernel.after_session_write(&session, verdict.as_ref().ok().and_then(SessionAnswer::started));
     if let (Some(reason), Ok(_)) = (closing, &verdict) {
         run.kernel.end_session_runs(&session, &reason, UnfinishedRuns::Leave).await?;
     }
@@ -295,6 +305,6 @@ async fn stopped<T>(run: &Run, error: StoreError) -> T {
     std::future::pending().await
 }
 
-fn unexpected(answer: &SessionAnswer) -> ToolError {
+pub(super) fn unexpected(answer: &SessionAnswer) -> ToolError {
     ToolError::internal(crate::runtime::unexpected_answer(answer))
 }

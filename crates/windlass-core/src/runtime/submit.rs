@@ -16,7 +16,7 @@ use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
 use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
-use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
 
 /// The work of one run.
@@ -158,7 +158,8 @@ impl Runtime {
         let run = self.kernel.env.mint.run(at);
         self.kernel.drives.add(run);
         let (tool, records) = self.first_records(work, at);
-        let creation = how.creation(tool, at);
+        let most = Some(self.kernel.env.limits.session_runs);
+        let creation = Creation { most, ..how.creation(tool, at) };
         let mut changes = vec![Change::Start { run, creation, records }];
         // The artifacts in its arguments are kept for as long as the run is.
         let artifacts = work.artifacts();
@@ -178,7 +179,12 @@ impl Runtime {
                 self.ensure_claimed(run).await?;
                 Ok((run, true))
             }
-            Err(error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. })) => Err(error.into()),
+            Err(
+                error @ (StoreError::KeySpent { .. }
+                | StoreError::SessionClosed { .. }
+                | StoreError::SessionFull { .. }
+                | StoreError::Busy { .. }),
+            ) => Err(error.into()),
             Err(error) => {
                 // The run may have been written.
                 self.kernel.nudge(run);
@@ -383,6 +389,7 @@ impl Submitted {
             (
                 error @ (StoreError::KeySpent { .. }
                 | StoreError::SessionClosed { .. }
+                | StoreError::SessionFull { .. }
                 | StoreError::Unavailable(_)
                 | StoreError::NoArtifact { .. }),
                 _,

@@ -13,10 +13,10 @@ mod lists;
 mod memory;
 pub(crate) mod message;
 mod retention;
+mod session_settings;
 mod sessions;
 
 use futures_util::future::BoxFuture;
-use serde::{Deserialize, Serialize};
 
 pub use admission::{SharedAdmission, Slot, SlotRequest, ToolLimits, Verdict, WaitRequest, Wants};
 pub use answer::{Answer, Promise, Ticket};
@@ -29,10 +29,14 @@ pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
 pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
 pub use retention::{Cutoffs, Retention, Tidied};
+pub use session_settings::{
+    NewTurn, SessionSettings, SettingsChange, Starter, Turn, TurnPolicy, Wake, WakePolicy, message_turn,
+    most_unfinished, turn_key,
+};
 pub use sessions::{
     Author, Closing, DataEntry, DataKind, NewMessage, SessionAnswer, SessionChange, SessionCursor, SessionFilter,
-    SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict, SessionWrite, Sessions,
-    refuse_session_write,
+    SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionSizes, SessionVerdict, SessionWrite,
+    Sessions, StartTurn, refuse_session_write,
 };
 
 use std::sync::Arc;
@@ -134,12 +138,30 @@ pub enum StoreError {
         dedupe: Arc<str>,
     },
     /// The session has a turn that is not over, and the new turn was not to be queued.
-    #[error("session {session} is busy with the turn of run {turn}")]
+    #[error(
+        "session {session} is busy with the turn of run {turn}, which was created at {since}; wait for its end, cancel \
+         it, or queue the new turn"
+    )]
     Busy {
         /// The session.
         session: Arc<str>,
         /// The run of the current turn.
         turn: RunId,
+        /// When that run was created.
+        since: Timestamp,
+    },
+    /// The session has as many unfinished runs as it may have. The caller waits for one of them, or ends it.
+    #[error(
+        "session {session:?} has {most} unfinished runs, which is its limit; wait for one of them to end, such as run \
+         {run}, cancel it, or raise the limit of the session"
+    )]
+    SessionFull {
+        /// The session.
+        session: Arc<str>,
+        /// The limit.
+        most: u64,
+        /// The oldest of the unfinished runs.
+        run: RunId,
     },
     /// The session is closed and takes no new work. The caller uses another session.
     #[error("session {session:?} is closed and takes no new work; use another session")]
@@ -284,7 +306,8 @@ pub enum Change {
         dedupe: Option<Arc<str>>,
     },
     /// Posts a message to a session, together with the owner's own changes, so it is never refused. If the session is
-    /// closed, the message is left out and the store logs that.
+    /// closed, the message is left out and the store logs that. The turn that it starts is queued, whatever the limits
+    /// and the policy of the session.
     Post {
         /// The session.
         session: Arc<str>,
@@ -292,6 +315,8 @@ pub enum Change {
         at: Timestamp,
         /// The message.
         message: NewMessage,
+        /// Who the turn acts for that it starts.
+        principal: Option<Arc<str>>,
     },
 }
 
@@ -318,19 +343,10 @@ pub struct Creation {
     pub turn: Turn,
     /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
-}
-
-/// How a new run takes its turn in a session. A session has one turn at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Turn {
-    /// The run is not a turn.
-    #[default]
-    No,
-    /// The run waits for the turns before it. Only for runs without an owner.
-    Queue,
-    /// The run is refused while the session has a turn that is not over.
-    Refuse,
+    /// Refused with [`StoreError::SessionFull`] if its session has this many unfinished runs, unless the session sets
+    /// another limit. `None` for a run that belongs to the work of another one. A run that ends in the commit that
+    /// creates it is not refused.
+    pub most: Option<u64>,
 }
 
 /// A claimed run: its new epoch and everything its owner needs to drive it.

@@ -11,9 +11,11 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::StoreError;
+use super::session_settings::{SessionSettings, SettingsChange, Starter, Wake};
+use super::{NewTurn, StoreError};
 use crate::id::RunId;
 use crate::limits;
+use crate::run::record::Asked;
 use crate::time::Timestamp;
 use crate::tool::Content;
 
@@ -34,6 +36,8 @@ pub struct SessionInfo {
     pub messages: u64,
     /// Whether it was opened or written to. If not, it is no more than the name that its runs share.
     pub opened: bool,
+    /// Its model, agent and limits.
+    pub settings: SessionSettings,
 }
 
 impl SessionInfo {
@@ -126,12 +130,20 @@ pub struct NewMessage {
     /// At most one message of the session has this key; posting again returns the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Arc<str>>,
+    /// Whether it wakes the session: then it starts a turn of the session's agent.
+    #[serde(default, skip_serializing_if = "Wake::is_default")]
+    pub wake: Wake,
 }
 
 impl NewMessage {
+    /// A message with this content.
+    pub fn new(author: Author, content: Vec<Content>) -> Self {
+        Self { author, content, cause: None, dedupe: None, wake: Wake::default() }
+    }
+
     /// A message of one text block.
     pub fn text(author: Author, text: impl Into<String>) -> Self {
-        Self { author, content: vec![Content::text(text)], cause: None, dedupe: None }
+        Self::new(author, vec![Content::text(text)])
     }
 
     /// Adds a content block. A block must have its bytes in itself: a message cannot refer to a stored artifact.
@@ -154,6 +166,30 @@ impl NewMessage {
         self.dedupe = Some(key.into());
         self
     }
+
+    /// Wakes the session: the message starts a turn of the session's agent, in the commit that posts it. In a session
+    /// without an agent, the wake is only an event. While the session has a turn that is not over, the new one waits,
+    /// unless the session's [`TurnPolicy`](super::TurnPolicy) is to refuse it.
+    #[must_use]
+    pub fn wake(self) -> Self {
+        self.waking(Wake::Yes)
+    }
+
+    /// Whether it can wake a session.
+    pub(crate) fn may_wake(&self) -> bool {
+        match self.wake {
+            Wake::No => false,
+            Wake::BySession => self.author == Author::User,
+            Wake::Yes | Wake::Queue | Wake::Refuse => true,
+        }
+    }
+
+    /// Sets whether it wakes the session.
+    #[must_use]
+    pub fn waking(mut self, wake: Wake) -> Self {
+        self.wake = wake;
+        self
+    }
 }
 
 /// A message of a session. It never changes.
@@ -170,6 +206,12 @@ pub struct SessionMessage {
     /// What caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Arc<str>>,
+    /// Whether it woke the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub woke: bool,
+    /// The turn that it started. A wake of a session without an agent starts none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
 }
 
 impl SessionMessage {
@@ -212,6 +254,15 @@ pub struct SessionWrite {
     pub change: SessionChange,
     /// The operation of a run that makes it; `None` if it comes from outside.
     pub by: Option<SessionOperation>,
+    /// For a write that starts a run.
+    pub starter: Starter,
+}
+
+impl SessionWrite {
+    /// A write from outside that starts no run.
+    pub fn outside(session: Arc<str>, at: Timestamp, change: SessionChange) -> Self {
+        Self { session, at, change, by: None, starter: Starter::default() }
+    }
 }
 
 /// The operation of a run that writes to a session.
@@ -235,11 +286,17 @@ pub enum SessionChange {
         title: Option<Arc<str>>,
         /// The principal it belongs to. A session that has an owner keeps it.
         owner: Option<Arc<str>>,
+        /// What it is set to.
+        settings: SettingsChange,
     },
+    /// Changes its settings.
+    Settings(SettingsChange),
     /// Sets the title, or removes it.
     Title(Option<Arc<str>>),
-    /// Adds a message.
+    /// Adds a message, and starts the turn that it wakes the session for.
     Post(NewMessage),
+    /// Starts a turn, unless this session has one with its id.
+    Start(Box<StartTurn>),
     /// Sets a value or a secret.
     Set {
         /// Which of the two.
@@ -263,11 +320,37 @@ pub enum SessionChange {
     },
 }
 
+/// A turn that is started by its id.
+#[derive(Clone, PartialEq)]
+pub struct StartTurn {
+    /// Its id, unique in the session.
+    pub id: Arc<str>,
+    /// The run, if the id is new.
+    pub run: RunId,
+    /// The call.
+    pub asked: Asked,
+}
+
+impl StartTurn {
+    /// The turn, in the session that it is started in.
+    pub fn turn(&self, session: &SessionInfo, at: Timestamp, starter: &Starter) -> NewTurn {
+        let mut turn = super::session_settings::new_turn(session, self.run, self.asked.clone(), at);
+        turn.creation.turn = session.settings.turns.into();
+        turn.creation.key = Some(super::turn_key(session, &self.id));
+        turn.creation.cause = Some(self.id.clone());
+        turn.creation.principal = starter.principal.clone();
+        turn.creation.most = starter.most;
+        turn
+    }
+}
+
 /// Shows neither values nor secrets, so that they never get into a log.
 impl fmt::Debug for SessionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { .. } => f.write_str("Open"),
+            Self::Settings(_) => f.write_str("Settings"),
+            Self::Start(start) => write!(f, "Start({:?})", start.id),
             Self::Title(_) => f.write_str("Title"),
             Self::Post(message) => write!(f, "Post({})", message.author.as_str()),
             Self::Set { kind, name, .. } => write!(f, "Set({kind:?} {name:?})"),
@@ -300,12 +383,33 @@ pub enum SessionAnswer {
         at: Timestamp,
         /// Whether it was there before, under the same dedupe key.
         repeated: bool,
+        /// The turn that it started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<RunId>,
+    },
+    /// The turn is in the store.
+    Started {
+        /// Its run.
+        run: RunId,
+        /// Whether it was there before, under the same id.
+        repeated: bool,
     },
     /// The entry does not exist any more.
     Deleted {
         /// Whether it did.
         existed: bool,
     },
+}
+
+impl SessionAnswer {
+    /// The run that the write has started, now or when it was made first.
+    pub fn started(&self) -> Option<RunId> {
+        match self {
+            Self::Posted { run, .. } => *run,
+            Self::Started { run, .. } => Some(*run),
+            _ => None,
+        }
+    }
 }
 
 /// Why a write was refused. Writing again does not help.
@@ -323,6 +427,25 @@ pub enum SessionRefusal {
     Messages,
     /// It has as many values, or secrets, as it may have.
     Entries,
+    /// It has a turn that is not over, and the new one was not to be queued.
+    Busy {
+        /// The run of the current turn.
+        turn: RunId,
+        /// When that run was created.
+        since: Timestamp,
+    },
+    /// It has as many unfinished runs as it may have.
+    Runs {
+        /// The limit.
+        most: u64,
+        /// The oldest of them.
+        run: RunId,
+    },
+    /// The turn id was used for a run that has been removed since.
+    Spent {
+        /// That run.
+        run: RunId,
+    },
 }
 
 impl SessionRefusal {
@@ -330,7 +453,7 @@ impl SessionRefusal {
     pub fn sentence(&self, session: &str) -> String {
         match self {
             Self::Missing => format!("there is no session {session:?}; open it first, or start a run in it"),
-            Self::Closed => StoreError::SessionClosed { session: session.into() }.to_string(),
+            Self::Closed => self.store_error(session).to_string(),
             Self::OtherOwner => format!("session {session:?} belongs to another owner; open one with another name"),
             Self::Messages => format!(
                 "session {session:?} has {} messages, which is the limit; close it and open another one",
@@ -341,6 +464,10 @@ impl SessionRefusal {
                  values as one",
                 limits::SESSION_ENTRIES
             ),
+            Self::Busy { .. } | Self::Runs { .. } => self.store_error(session).to_string(),
+            Self::Spent { run } => format!(
+                "the turn id was used in session {session:?} for run {run}, which is no longer kept; use another turn id"
+            ),
         }
     }
 
@@ -348,8 +475,20 @@ impl SessionRefusal {
     pub fn into_error(self, session: &str) -> crate::Error {
         match self {
             Self::Missing => crate::Error::NotFound(self.sentence(session)),
-            Self::Closed => StoreError::SessionClosed { session: session.into() }.into(),
-            Self::OtherOwner | Self::Messages | Self::Entries => crate::Error::Conflict(self.sentence(session)),
+            Self::Closed | Self::Busy { .. } | Self::Runs { .. } => self.store_error(session).into(),
+            Self::OtherOwner | Self::Messages | Self::Entries | Self::Spent { .. } => {
+                crate::Error::Conflict(self.sentence(session))
+            }
+        }
+    }
+
+    /// The error with which a run would be refused for the same reason.
+    fn store_error(&self, session: &str) -> StoreError {
+        let session: Arc<str> = session.into();
+        match *self {
+            Self::Busy { turn, since } => StoreError::Busy { session, turn, since },
+            Self::Runs { most, run } => StoreError::SessionFull { session, most, run },
+            _ => StoreError::SessionClosed { session },
         }
     }
 
@@ -359,9 +498,24 @@ impl SessionRefusal {
             Self::Missing => "no_session",
             Self::Closed => "session_closed",
             Self::OtherOwner => "other_owner",
-            Self::Messages | Self::Entries => "session_full",
+            Self::Messages | Self::Entries | Self::Runs { .. } => "session_full",
+            Self::Busy { .. } => "session_busy",
+            Self::Spent { .. } => "turn_spent",
         }
     }
+}
+
+/// How much a session contains, in bytes of JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSizes {
+    /// The number of its messages.
+    pub messages: u64,
+    /// The bytes of their content.
+    pub message_bytes: u64,
+    /// The number of its values, without secrets.
+    pub values: u64,
+    /// The bytes of the values.
+    pub value_bytes: u64,
 }
 
 /// Decides about a write, the same way in every store. `session` is the session if it exists, and `entries` the number
@@ -394,6 +548,8 @@ pub fn refuse_session_write(
 /// - a write of a run's operation is refused unless its epoch matches the run; the same operation gets the same verdict
 ///   again, refusals too, until the run ends;
 /// - messages have consecutive positions, never change, and are removed only with the session;
+/// - a message and the turn that it starts are one write: both are in the store, or neither; a message that is posted
+///   again starts nothing;
 /// - a closed session takes no runs from outside ([`StoreError::SessionClosed`]), whatever is written at the same time;
 ///   runs that its unfinished runs start are not refused;
 /// - a session with unfinished runs is never purged, neither by request nor by [`Retention`](super::Retention).
@@ -430,6 +586,12 @@ pub trait Sessions: Send + Sync {
 
     /// The names of a session's values or secrets, in order.
     fn session_entries(&self, session: Arc<str>, kind: DataKind) -> BoxFuture<'_, Result<Vec<DataEntry>, StoreError>>;
+
+    /// The unfinished runs of a session, oldest first, at most `limit`.
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> BoxFuture<'_, Result<Vec<RunId>, StoreError>>;
+
+    /// How much a session contains; nothing if it does not exist.
+    fn session_sizes(&self, session: Arc<str>) -> BoxFuture<'_, Result<SessionSizes, StoreError>>;
 
     /// Removes the title, messages, data and secrets of a closed session. Its name stays closed while runs of it are
     /// kept, and is free after that. Refused with [`StoreError::SessionOpen`] for an open session and with

@@ -14,8 +14,8 @@ use crate::run::state::RunInfo;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
     Entry, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor, SessionFilter, SessionInfo,
-    SessionMessage, SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError,
-    Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
+    SessionMessage, SessionSizes, SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store,
+    StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -316,6 +316,14 @@ impl<A: Around> Sessions for A {
 
     fn session_entries(&self, session: Arc<str>, kind: DataKind) -> Asked<'_, Vec<DataEntry>> {
         self.ask(Request::ReadSession, move |store| store.sessions().session_entries(session, kind))
+    }
+
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> Asked<'_, Vec<RunId>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().unfinished_runs(session, limit))
+    }
+
+    fn session_sizes(&self, session: Arc<str>) -> Asked<'_, SessionSizes> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session_sizes(session))
     }
 
     fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {

@@ -19,6 +19,7 @@ mod owners;
 mod retention;
 mod scene;
 mod session_rows;
+mod session_turns;
 mod sessions;
 mod starts;
 mod suspend;
@@ -125,6 +126,16 @@ behaviours! {
         l20_w09_a_closed_session_is_purged_when_its_runs_have_ended,
         l20_w09_a_session_without_runs_is_purged_at_once,
         l20_w09_closed_sessions_expire,
+    }
+    session_turns {
+        l20_settings_are_kept_with_the_session,
+        l20_a_waking_message_starts_one_turn_of_the_agent,
+        l20_a_wake_without_an_agent_is_only_marked,
+        b11_a_wake_is_queued_or_refused_while_the_session_has_a_turn,
+        l20_l25_a_message_of_an_outcome_wakes_and_is_never_refused,
+        l20_a_turn_id_names_one_run,
+        l20_a_session_has_a_limit_of_unfinished_runs,
+        l20_the_content_of_a_session_is_measured,
     }
     mailbox {
         mail_has_positions_that_are_never_used_again,

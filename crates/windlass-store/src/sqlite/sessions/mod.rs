@@ -10,10 +10,12 @@ pub(super) use purge::{delete_unused, due_sessions};
 pub(super) use write::{EncodedPost, SessionJob, forget_verdicts};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use windlass_core::store::{Closing, SessionInfo, StoreError};
+use windlass_core::RunId;
+use windlass_core::store::{Closing, SessionInfo, SessionSettings, StoreError};
 use windlass_core::time::Timestamp;
 
-use super::log::unsigned;
+use super::log::{signed, unsigned};
+use super::read::{decode, size};
 use super::write_tx::JobError;
 
 /// The columns and tables that this version added.
@@ -78,7 +80,11 @@ CREATE TRIGGER sessions_sum
 ";
 
 /// The columns that version 12 added: `settings` and `tools` are JSON, or NULL in a session without them.
+/// `messages.woke` is NULL for a message that did not wake its session, and otherwise the run that it started, empty if
+/// the session had no agent. The index finds and counts the unfinished runs of a session.
 pub(super) const SETTINGS: &str = "
+ALTER TABLE messages ADD COLUMN woke BLOB;
+CREATE INDEX runs_unfinished ON runs (session, run) WHERE session IS NOT NULL AND phase < 4;
 DROP TRIGGER sessions_sum;
 ALTER TABLE sessions ADD COLUMN settings TEXT;
 ALTER TABLE sessions ADD COLUMN tools TEXT;
@@ -100,7 +106,8 @@ pub(super) const DAMAGED: [&str; 4] = [
      WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept, settings, tools)",
     "SELECT NULL, 'message ' || position || ' of session ' ||
                   coalesce((SELECT name FROM sessions WHERE id = session), session)
-     FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)",
+     FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)
+                             + iif(woke IS NULL, 0, windlass_sum(woke))",
     "SELECT NULL, 'a value or secret of session ' || coalesce((SELECT sessions.name FROM sessions WHERE id = session), session)
      FROM session_data WHERE sum != windlass_sum(session, secret, name, at, value)",
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = verdicts.run), 'the answer to its write to a session' FROM verdicts
@@ -116,7 +123,7 @@ const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
 macro_rules! select_sessions {
     ($($which:literal),+) => {
         concat!(
-            "SELECT id, name, title, owner, created, closed, reason, messages, kept,
+            "SELECT id, name, title, owner, created, closed, reason, messages, kept, settings,
                     sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept,
                                                       settings, tools)
              FROM sessions ",
@@ -138,19 +145,28 @@ impl StoredSession {
     /// Reads the columns of `select_sessions!`. The inner error is damage.
     fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, StoreError>> {
         let name: String = row.get(1)?;
-        if !row.get::<_, bool>(9)? {
-            return Ok(Err(StoreError::Damaged { run: None, place: format!("the row of session {name}") }));
+        let damaged = || StoreError::Damaged { run: None, place: format!("the row of session {name}") };
+        if !row.get::<_, bool>(10)? {
+            return Ok(Err(damaged()));
         }
+        let settings = match row.get_ref(9)?.as_str_or_null().map_err(rusqlite::Error::from)? {
+            Some(text) => match decode(text) {
+                Ok(settings) => settings,
+                Err(_) => return Ok(Err(damaged())),
+            },
+            None => SessionSettings::default(),
+        };
         let closed = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
         let reason: Option<String> = row.get(6)?;
         let info = SessionInfo {
-            name: name.into(),
+            name: name.as_str().into(),
             title: row.get(2)?,
             owner: row.get(3)?,
             created: Timestamp::from_micros(row.get(4)?),
             closed: closed.map(|at| Closing { at, reason: reason.unwrap_or_default().into() }),
             messages: unsigned(row.get(7)?),
             opened: row.get(8)?,
+            settings,
         };
         Ok(Ok(Self { id: row.get(0)?, info }))
     }
@@ -171,10 +187,51 @@ pub(super) fn insert(
     connection.prepare_cached(INSERT)?.query_row(params![name, at.as_micros(), kept, owner], |row| row.get(0))
 }
 
-/// The number of a session, and whether it is closed.
-pub(super) fn number(connection: &Connection, name: &str) -> Result<Option<(i64, bool)>, JobError> {
+/// What the creation of a run needs to know of its session.
+#[derive(Clone, Copy)]
+pub(super) struct KnownSession {
+    pub(super) id: i64,
+    pub(super) is_closed: bool,
+    /// Its own limit of unfinished runs.
+    pub(super) most: Option<u64>,
+}
+
+impl KnownSession {
+    /// A session that was just added.
+    pub(super) fn new(id: i64) -> Self {
+        Self { id, is_closed: false, most: None }
+    }
+}
+
+/// Finds a session by its name.
+pub(super) fn known(connection: &Connection, name: &str) -> Result<Option<KnownSession>, JobError> {
     let found = StoredSession::find(connection, name)?.transpose()?;
-    Ok(found.map(|session| (session.id, session.info.closed.is_some())))
+    Ok(found.map(|StoredSession { id, info }| KnownSession {
+        id,
+        is_closed: info.closed.is_some(),
+        most: info.settings.unfinished_runs,
+    }))
+}
+
+/// The unfinished runs of a session, oldest first.
+pub(super) const UNFINISHED: &str = "SELECT run FROM runs INDEXED BY runs_unfinished
+    WHERE session = ?1 AND phase < 4 ORDER BY run LIMIT ?2";
+
+/// Counts the unfinished runs of a session, up to a limit.
+const COUNT_UNFINISHED: &str = "SELECT count(*) FROM
+    (SELECT 1 FROM runs INDEXED BY runs_unfinished WHERE session = ?1 AND phase < 4 LIMIT ?2)";
+
+/// The unfinished runs of a session, oldest first, at most `limit`.
+pub(super) fn unfinished(connection: &Connection, session: i64, limit: usize) -> rusqlite::Result<Vec<RunId>> {
+    let mut statement = connection.prepare_cached(UNFINISHED)?;
+    let runs = statement.query_map(params![session, size(limit)], |row| row.get(0).map(RunId::from_bytes))?;
+    runs.collect()
+}
+
+/// The number of unfinished runs of a session, at most `limit`.
+pub(super) fn count_unfinished(connection: &Connection, session: i64, limit: u64) -> rusqlite::Result<u64> {
+    let arguments = params![session, signed(limit)];
+    connection.prepare_cached(COUNT_UNFINISHED)?.query_row(arguments, |row| row.get(0)).map(unsigned)
 }
 
 #[cfg(test)]
@@ -191,7 +248,8 @@ mod tests {
             (write::BY_DEDUPE, "SEARCH messages USING INDEX messages_by_dedupe (session=? AND dedupe=?)"),
             (write::VERDICT, "SEARCH verdicts USING PRIMARY KEY (run=? AND key=?)"),
             (purge::DUE, "SEARCH sessions USING COVERING INDEX sessions_closed (closed>? AND closed<?)"),
-            (purge::UNFINISHED, "SEARCH runs USING INDEX runs_by_session (session=?)"),
+            (UNFINISHED, "SEARCH runs USING INDEX runs_unfinished (session=?)"),
+            (COUNT_UNFINISHED, "CO-ROUTINE (subquery-1); SEARCH runs USING INDEX runs_unfinished (session=?)"),
         ];
         for (sql, start) in expected {
             let plan = plan(sql);
