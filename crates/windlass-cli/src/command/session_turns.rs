@@ -18,17 +18,19 @@ const WAIT: Duration = Duration::from_secs(25);
 
 /// The settings that flags change; `None` if there are none.
 pub(super) fn settings(args: SettingsArgs, unset: &[SettingName]) -> Option<SettingsRequest> {
-    let removed = |name| unset.contains(&name).then_some(None);
+    fn removed<T>(unset: &[SettingName], name: SettingName) -> Option<Option<T>> {
+        unset.contains(&name).then_some(None)
+    }
     let request = SettingsRequest {
-        agent: args.agent.map(Some).or(removed(SettingName::Agent)),
-        model: args.model.map(Some).or(removed(SettingName::Model)),
-        window: args.window.map(Some).or(removed(SettingName::Window)),
+        agent: args.agent.map(Some).or(removed(unset, SettingName::Agent)),
+        model: args.model.map(Some).or(removed(unset, SettingName::Model)),
+        window: args.window.map(Some).or(removed(unset, SettingName::Window)),
         wake: args.wake.map(|wake| match wake {
             WakeName::Asked => WakeMode::Asked,
             WakeName::User => WakeMode::User,
         }),
         turns: args.turns.map(turn_mode),
-        unfinished_runs: args.max_runs.map(Some).or(removed(SettingName::MaxRuns)),
+        unfinished_runs: args.max_runs.map(Some).or(removed(unset, SettingName::MaxRuns)),
     };
     (request != SettingsRequest::default()).then_some(request)
 }

@@ -116,7 +116,7 @@ pub(super) fn limits(root: &View<'_>) -> Limits {
     let view = root.below("limits", &table::LIMITS);
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
-        session_runs: view.count("session_runs").map_or(limits::SESSION_RUNS, |runs| runs as u64),
+        session_runs: view.count("session_runs").unwrap_or(limits::SESSION_RUNS),
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
         drain: view.duration("drain").unwrap_or(limits::DRAIN),
     }

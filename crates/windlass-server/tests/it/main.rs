@@ -20,6 +20,7 @@ mod runs;
 mod server;
 mod sessions;
 mod shutdown;
+mod turns;
 mod visibility;
 mod webhook;
 mod world;
