@@ -67,10 +67,26 @@ fn l20_settings_are_set_changed_and_removed() {
     has(&world.ok(&["sessions", "context", "ada"]), &["model: m-1", "window: not set", "messages", "tools", "data"]);
 }
 
+/// A tool that is called as a turn, and waits for a file.
+const TURN: &str = r#"
+[tool.turn]
+description = "Waits for a file named go."
+command = ["sh", "-c", "touch started; while [ ! -e go ]; do sleep 0.02; done; cat"]
+input = { session = "string", message = "integer" }
+dir = "slow"
+sandbox = { level = "best_effort" }
+"#;
+
+fn with_turn() -> World {
+    let world = World::new();
+    world.write("windlass.toml", &(world.read("windlass.toml") + TURN));
+    world
+}
+
 #[test]
 fn l20_a_message_wakes_the_agent_of_its_session_and_the_session_is_waited_for() {
-    let world = World::new();
-    world.ok(&["sessions", "open", "ada", "--agent", "slow"]);
+    let world = with_turn();
+    world.ok(&["sessions", "open", "ada", "--agent", "turn"]);
     // Without a server the turn is queued.
     let sent = world.json(&["sessions", "send", "ada", "hello", "--wake", "--key", "k"]);
     let run = sent["run"].as_str().unwrap().to_owned();
@@ -89,9 +105,9 @@ fn l20_a_message_wakes_the_agent_of_its_session_and_the_session_is_waited_for() 
 
 #[test]
 fn b11_two_processes_share_the_turns_of_a_session_through_its_server() {
-    let world = World::new();
+    let world = with_turn();
     let mut server = world.serve(&[]);
-    world.ok(&["sessions", "open", "ada", "--agent", "slow"]);
+    world.ok(&["sessions", "open", "ada", "--agent", "turn"]);
     let sent =
         |text: &str| world.json(&["sessions", "send", "ada", text, "--wake"])["run"].as_str().unwrap().to_owned();
     let first = sent("one");
