@@ -339,7 +339,7 @@ fn b11_waking_messages_of_two_workers_take_turns_and_follow_a_killed_holder() {
         let explained = b.runtime.clone();
         let explained = b.run(async move { explained.explain(second).await }).unwrap();
         assert!(explained.sentence.contains(&first.to_string()), "{}", explained.sentence);
-        // The processes of both workers die. The turn still has the session, whoever continues it.
+        // The processes of both workers die. The turn still has the session.
         drop((a, b));
         let world = world.restart();
         let c = Worker::new(&world, 3, [slow_agent(&done)]);

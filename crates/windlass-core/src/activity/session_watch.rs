@@ -129,7 +129,7 @@ impl SessionWatch {
             (None, Some(_)) => true,
             (_, None) => false,
         };
-        if let (true, Some(message)) = (first, self.messages.pop_front()) {
+        if first && let Some(message) = self.messages.pop_front() {
             self.position.messages = message.position;
             return Ok(Some(SessionEvent::Message(message)));
         }

@@ -306,8 +306,7 @@ pub enum Change {
         dedupe: Option<Arc<str>>,
     },
     /// Posts a message to a session, together with the owner's own changes, so it is never refused. If the session is
-    /// closed, the message is left out and the store logs that. The turn that it starts is queued, whatever the limits
-    /// and the policy of the session.
+    /// closed, the message is left out and the store logs that. The turn that it starts is queued, whatever the limits.
     Post {
         /// The session.
         session: Arc<str>,

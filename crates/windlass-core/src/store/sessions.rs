@@ -209,7 +209,7 @@ pub struct SessionMessage {
     /// Whether it woke the session.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub woke: bool,
-    /// The turn that it started. A wake of a session without an agent starts none.
+    /// The turn that it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
 }
@@ -548,8 +548,7 @@ pub fn refuse_session_write(
 /// - a write of a run's operation is refused unless its epoch matches the run; the same operation gets the same verdict
 ///   again, refusals too, until the run ends;
 /// - messages have consecutive positions, never change, and are removed only with the session;
-/// - a message and the turn that it starts are one write: both are in the store, or neither; a message that is posted
-///   again starts nothing;
+/// - a message and the turn that it starts are one write; a message that is posted again starts nothing;
 /// - a closed session takes no runs from outside ([`StoreError::SessionClosed`]), whatever is written at the same time;
 ///   runs that its unfinished runs start are not refused;
 /// - a session with unfinished runs is never purged, neither by request nor by [`Retention`](super::Retention).
