@@ -249,7 +249,6 @@ mod tests {
             (write::VERDICT, "SEARCH verdicts USING PRIMARY KEY (run=? AND key=?)"),
             (purge::DUE, "SEARCH sessions USING COVERING INDEX sessions_closed (closed>? AND closed<?)"),
             (UNFINISHED, "SEARCH runs USING INDEX runs_unfinished (session=?)"),
-            (COUNT_UNFINISHED, "CO-ROUTINE (subquery-1); SEARCH runs USING INDEX runs_unfinished (session=?)"),
         ];
         for (sql, start) in expected {
             let plan = plan(sql);
