@@ -79,3 +79,7 @@ struct Sessions;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/session-tools.md")]
 struct SessionTools;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/turns.md")]
+struct Turns;

@@ -89,6 +89,8 @@ mod threads;
 mod times;
 mod torn;
 mod transfer;
+mod turns;
+mod turns_crash;
 mod upgrade;
 mod watch;
 mod workers;

@@ -199,13 +199,8 @@ fn l20_w09_a_session_is_purged_after_its_runs_have_ended() {
         });
         // Closed in the store only, as if the process died before it told the runs.
         let change = windlass_core::store::SessionChange::Close { reason: "over".into() };
-        let write = windlass_core::store::SessionWrite {
-            session: "ada".into(),
-            at: windlass_core::time::Timestamp::default(),
-            change,
-            by: None,
-            access: windlass_core::store::SessionAccess::All,
-        };
+        let at = windlass_core::time::Timestamp::default();
+        let write = windlass_core::store::SessionWrite::outside("ada".into(), at, change);
         let store = world.store.clone();
         world.run(async move { store.sessions().write_session(write).await }).unwrap().unwrap();
         with(&world, &runtime, move |ada| async move {

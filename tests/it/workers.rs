@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::inbox::Settlement;
 use windlass::run::{Ending, RunState, Start, Turn};
+use windlass::session::{Author, NewMessage, SettingsChange, Wake};
 use windlass::store::StoreError;
 use windlass::tool::Reconciled;
 use windlass::tool::spec::Recovery;
@@ -297,6 +298,105 @@ fn b11_a_session_has_one_turn_at_a_time_queued_or_refused_across_workers() {
         let begun = |n: u32| said.iter().position(|line| *line == format!("{n} begins"));
         let ended = |n: u32| said.iter().rposition(|line| *line == format!("{n} ends"));
         assert!(ended(1) < begun(2) && ended(2) < begun(3), "{said:?}");
+    });
+}
+
+/// A turn that takes an hour.
+fn slow_agent(done: &Counter) -> Tool {
+    let done = done.clone();
+    Tool::durable_fn("agent", "one turn", move |mut ctx: Ctx, args: Value| {
+        let done = done.clone();
+        async move {
+            ctx.sleep(HOUR).await?;
+            ctx.step("count", |_| async { Ok(done.add()) }).idempotent().await?;
+            Ok(args["message"].clone())
+        }
+    })
+}
+
+#[test]
+fn b11_waking_messages_of_two_workers_take_turns_and_follow_a_killed_holder() {
+    on_every_store(|world| {
+        let done = Counter::default();
+        let a = Worker::new(&world, 1, [slow_agent(&done)]);
+        let b = Worker::new(&world, 2, [slow_agent(&done)]);
+        let post = |worker: &Worker, text: &str, wake: Wake| {
+            let (session, message) = (worker.runtime.session("s"), NewMessage::text(Author::User, text).waking(wake));
+            worker.run(async move { session.post(message).await })
+        };
+        let session = a.runtime.session("s");
+        let settings = SettingsChange::default().agent("agent");
+        a.run(async move { session.open_with(None, None, settings).await }).unwrap();
+        let began = world.sim.now();
+        let first = post(&a, "first", Wake::Yes).unwrap().run.unwrap();
+        let second = post(&b, "second", Wake::Queue).unwrap().run.unwrap();
+        world.pass(MOMENT);
+        let refused = post(&b, "third", Wake::Refuse).unwrap_err();
+        let named = matches!(&refused, Error::Store(StoreError::Busy { turn, since, .. })
+            if *turn == first && *since >= began);
+        assert!(named && refused.to_string().contains("was created at"), "{refused}");
+        assert_eq!(b.state(second), RunState::Queued);
+        let explained = b.runtime.clone();
+        let explained = b.run(async move { explained.explain(second).await }).unwrap();
+        assert!(explained.sentence.contains(&first.to_string()), "{}", explained.sentence);
+        // The processes of both workers die. The turn still has the session.
+        drop((a, b));
+        let world = world.restart();
+        let c = Worker::new(&world, 3, [slow_agent(&done)]);
+        let refused = post(&c, "third", Wake::Refuse).unwrap_err();
+        assert!(matches!(refused, Error::Store(StoreError::Busy { turn, .. }) if turn == first), "{refused}");
+        assert_eq!(c.outcome(second).unwrap(), json!(2));
+        assert_eq!(c.outcome(first).unwrap(), json!(1));
+        assert_eq!(done.get(), 2, "each turn was made once");
+        assert!(post(&c, "third", Wake::Refuse).unwrap().run.is_some(), "the session is free");
+    });
+}
+
+#[test]
+fn b11_a_turn_that_waits_for_a_person_is_held_or_in_doubt_keeps_the_session() {
+    on_every_store(|world| {
+        let asks = Tool::durable_fn("agent", "asks", |mut ctx: Ctx, args: Value| async move {
+            match args["message"].as_u64() {
+                Some(1) => ctx.wait::<Value>("a person").await,
+                Some(2) => {
+                    let never = |_| async { std::future::pending::<ToolResult<()>>().await };
+                    ctx.step("pay", never).timeout(MOMENT).await?;
+                    Ok(json!(2))
+                }
+                _ => Ok(json!("done")),
+            }
+        });
+        let runtime = Worker::new(&world, 1, [asks]);
+        let post = |text: &str, wake: Wake| {
+            let (session, message) = (runtime.runtime.session("s"), NewMessage::text(Author::User, text).waking(wake));
+            runtime.run(async move { session.post(message).await })
+        };
+        let session = runtime.runtime.session("s");
+        let settings = SettingsChange::default().agent("agent");
+        runtime.run(async move { session.open_with(None, None, settings).await }).unwrap();
+        let is_busy = |text: &str, with: RunId| matches!(post(text, Wake::Refuse), Err(Error::Store(StoreError::Busy { turn, .. })) if turn == with);
+        let parked = post("ask a person", Wake::Yes).unwrap().run.unwrap();
+        let doubtful = post("pay", Wake::Yes).unwrap().run.unwrap();
+        let last = post("last", Wake::Yes).unwrap().run.unwrap();
+        world.pass(HOUR);
+        assert!(matches!(runtime.state(parked), RunState::Suspended { .. }) && is_busy("x", parked));
+        let why = |run: RunId| {
+            let runtime = &runtime;
+            let explain = runtime.runtime.clone();
+            runtime.run(async move { explain.explain(run).await }).unwrap().sentence
+        };
+        assert!(why(last).contains(&parked.to_string()) && why(last).contains("the earlier turns"), "{}", why(last));
+        let cancel = runtime.runtime.clone();
+        runtime.run(async move { cancel.cancel(parked, "ada", "enough").await }).unwrap();
+        world.pass(HOUR);
+        assert!(is_busy("x", doubtful), "it is in doubt");
+        assert!(why(last).contains(&doubtful.to_string()), "{}", why(last));
+        let settle = runtime.runtime.clone();
+        let doubt = runtime.run(async move { settle.info(doubtful).await }).unwrap().unwrap().doubts.remove(0);
+        let settle = runtime.runtime.clone();
+        let settled = async move { settle.settle(doubtful, &doubt.path, Settlement::GiveUp, "ada", "unclear").await };
+        runtime.run(settled).unwrap();
+        assert_eq!(runtime.outcome(last).unwrap(), json!("done"));
     });
 }
 

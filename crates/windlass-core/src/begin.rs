@@ -40,7 +40,8 @@ impl Kernel {
             is_turn: false,
             attribution: Attribution::shared(how.principal.as_ref(), how.cause.as_ref()),
         };
-        let creation = Creation { worker: self.lease.worker, turn: Turn::No, ..how.creation(tool, base.0) };
+        let (worker, most) = (self.lease.worker, Some(self.env.limits.session_runs));
+        let creation = Creation { worker, turn: Turn::No, most, ..how.creation(tool, base.0) };
         Ok(Run::new(self.clone(), id, base, belongs, Machine::create(id, creation)))
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct RuntimeLimits {
     pub(crate) artifact_bytes: u64,
     /// The limits for the files of a session.
     pub(crate) files: FileLimits,
+    /// Most unfinished runs of a session that sets no limit of its own.
+    pub(crate) session_runs: u64,
 }
 
 impl Env {

@@ -61,6 +61,8 @@ pub enum Error {
     NotFound(String),
     /// The state of what the request is about does not allow it, or another request came first: read the state again.
     Conflict(String),
+    /// The session has unfinished runs after the time that the caller wanted to wait: read what they wait for.
+    NotIdle(String),
     /// The attempt may still be running on a worker that was lost: wait, and ask again.
     StillRunning {
         /// Which run.
@@ -111,7 +113,7 @@ impl std::fmt::Display for Error {
             Self::Closed => f.write_str("this runtime is shut down; it accepts no new calls"),
             Self::Open(error) => write!(f, "{error}"),
             Self::Invalid(why) | Self::TooLarge(why) | Self::NotFound(why) => f.write_str(why),
-            Self::Conflict(why) | Self::NotDriving(why) => f.write_str(why),
+            Self::Conflict(why) | Self::NotDriving(why) | Self::NotIdle(why) => f.write_str(why),
             Self::StillRunning { run, path, wait } => write!(
                 f,
                 "the attempt at {path} of run {run} may still be running on a worker that was lost; it can be settled as \

@@ -57,8 +57,9 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, FileWriter, Observer, Posted, Question, RecordedBatch, ReplyResult,
-    Runtime, Session, SessionFiles, Start, Submitted, UnfinishedRuns, Work, decode,
+    About, AskedCall, Awaited, Config, ContextReport, ContextSection, Counted, FileWriter, Observer, Posted, Question,
+    RecordedBatch, ReplyResult, Runtime, Session, SessionFiles, Start, Submitted, Unfinished, UnfinishedRuns, Work,
+    decode,
 };
 pub use session::files::{ContentReader, FileError, FileReader, FileView};
 pub use session::grep::{Grep, GrepMatch, GrepResult};

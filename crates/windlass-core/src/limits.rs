@@ -273,6 +273,20 @@ pub const SESSION_TOOLS: usize = 1_000;
 /// Largest secret of a session, in bytes: enough for a key or a certificate.
 pub const SECRET_BYTES: usize = 16 << 10;
 
+/// Most unfinished runs of one session, unless the runtime or the session sets another limit. A session has one turn at
+/// a time and a few runs beside it; more than this indicates that its work is not done.
+pub const SESSION_RUNS: u64 = 100;
+
+/// Largest such limit. The runs of a session are counted whenever one is created.
+pub const SESSION_RUNS_MAX: u64 = 10_000;
+
+/// Longest name of a model, and longest id of a turn, in characters.
+pub const SESSION_LABEL: usize = 255;
+
+/// Bytes of JSON that count as one token in the estimate of a session's context. Texts of most languages have three to
+/// five bytes per token; the model's own tokenizer is not known here.
+pub const TOKEN_BYTES: u64 = 4;
+
 /// Longest reason, cause or dedupe key that is kept with a session, in characters.
 pub const SESSION_NOTE: usize = 255;
 

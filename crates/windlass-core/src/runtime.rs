@@ -8,6 +8,7 @@ mod messages;
 mod recovery;
 mod retention;
 mod session_files;
+mod session_turns;
 mod sessions;
 mod submit;
 
@@ -52,6 +53,7 @@ pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
 pub(crate) use session_files::file_error;
 pub use session_files::{FileWriter, SessionFiles};
+pub use session_turns::{ContextReport, ContextSection, Unfinished};
 pub(crate) use sessions::unexpected as unexpected_answer;
 pub use sessions::{Posted, Session, UnfinishedRuns};
 pub use submit::{Submitted, Work};
@@ -149,6 +151,8 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Which runs of the store this runtime drives.
     pub drives: Drives,
+    /// The most unfinished runs of a session that sets no limit of its own.
+    pub session_runs: u64,
 }
 
 impl Config {
@@ -174,6 +178,7 @@ impl Config {
             tidy_every: None,
             seed: None,
             drives: Drives::All,
+            session_runs: limits::SESSION_RUNS,
         }
     }
 }
@@ -202,6 +207,7 @@ impl Runtime {
                 tidy_every: config.tidy_every,
                 artifact_bytes: config.artifact_bytes,
                 files: config.files,
+                session_runs: config.session_runs,
             },
         };
         let is_shared = lease.length.is_some() && config.store.admission().is_some();

@@ -148,6 +148,7 @@ impl From<Error> for Refusal {
                     .header(header::RETRY_AFTER, &seconds.to_string())
             }
             Error::Exists { run } => Self::run_conflict("run_exists", text).with("run", run.to_string()),
+            Error::NotIdle(_) => Self::session_conflict("not_idle", text),
             Error::Conflict(_) | Error::NotDriving(_) => Self::run_conflict("conflict", text),
             // The machine is at fault, not the request: a full disk, a file that cannot be written.
             Error::System(_) => {
@@ -194,9 +195,13 @@ impl From<StoreError> for Refusal {
                 run.into_iter()
                     .fold(refusal.with("location", place), |refusal, run| refusal.with("run", run.to_string()))
             }
-            StoreError::Busy { .. } | StoreError::Leased { .. } | StoreError::Duplicate { .. } => {
-                Self::run_conflict("busy", text)
+            StoreError::SessionFull { most, run, .. } => {
+                Self::session_conflict("session_full", text).with("limit", most).with("run", run.to_string())
             }
+            StoreError::Busy { turn, since, .. } => {
+                Self::session_conflict("busy", text).with("run", turn.to_string()).with("since", since.to_string())
+            }
+            StoreError::Leased { .. } | StoreError::Duplicate { .. } => Self::run_conflict("busy", text),
             StoreError::JournalGone(_) => {
                 Self::new(StatusCode::GONE, "journal_gone", "Journal removed by retention", text)
             }
@@ -230,6 +235,7 @@ mod tests {
             (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "still_running"),
             (Error::Exists { run }, 409, "run_exists"),
             (Error::NotDriving(why()), 409, "conflict"),
+            (Error::NotIdle(why()), 409, "not_idle"),
             (Error::System(why().into()), 503, "system_error"),
             (Error::Closed, 503, "shutting_down"),
             (Error::Elsewhere { run }, 503, "shutting_down"),

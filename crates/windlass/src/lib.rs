@@ -91,17 +91,18 @@ pub mod run {
 pub mod session {
     #![doc = include_str!("docs/session.md")]
 
+    pub use windlass_core::activity::{SessionEvent, SessionPosition, SessionWatch};
     pub use windlass_core::call::SessionView;
     pub use windlass_core::ctx::{CtxFiles, CtxSession, ShownTool};
     pub use windlass_core::store::{
         ArtifactId, Author, BadSessionPath, Closing, DataEntry, FileEncoding, FileExpectation, FileInfo, FileLimits,
         FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath,
-        SessionRefusal,
+        SessionRefusal, SessionSettings, SettingsChange, TurnPolicy, Wake, WakePolicy,
     };
     pub use windlass_core::tool::{SessionTools, ToolsChange};
     pub use windlass_core::{
-        ContentReader, FileError, FileReader, FileView, FileWriter, Grep, GrepMatch, GrepResult, Posted, Session,
-        SessionFiles, UnfinishedRuns,
+        ContentReader, ContextReport, ContextSection, FileError, FileReader, FileView, FileWriter, Grep, GrepMatch,
+        GrepResult, Posted, Session, SessionFiles, Unfinished, UnfinishedRuns,
     };
 }
 

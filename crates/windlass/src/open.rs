@@ -42,6 +42,7 @@ pub struct Builder {
     policy: Policy,
     middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
+    session_runs: u64,
     watchdog: Duration,
     locale: String,
     attended: bool,
@@ -92,6 +93,7 @@ impl Builder {
             policy: Policy::default(),
             middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
+            session_runs: limits::SESSION_RUNS,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
             attended: false,
@@ -173,6 +175,13 @@ impl Builder {
         self
     }
 
+    /// Sets the most unfinished runs of a session that sets no limit of its own, at least one and at most
+    /// [`limits::SESSION_RUNS_MAX`].
+    pub fn session_runs(mut self, runs: u64) -> Self {
+        self.session_runs = runs;
+        self
+    }
+
     /// Sets how long a body may compute without yielding before a warning names it.
     pub fn watchdog(mut self, interval: Duration) -> Self {
         self.watchdog = interval;
@@ -250,6 +259,10 @@ impl Builder {
         if self.in_flight == 0 {
             return Err(Error::Invalid("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
         }
+        if !(1..=limits::SESSION_RUNS_MAX).contains(&self.session_runs) {
+            let (runs, most) = (self.session_runs, limits::SESSION_RUNS_MAX);
+            return Err(Error::Invalid(format!("session_runs({runs}) is not possible; use 1 to {most}")));
+        }
         self.policy.check().map_err(|problem| Error::Invalid(problem.to_string()))?;
         if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
             let least = limits::SHORTEST_LEASE;
@@ -283,6 +296,7 @@ impl Builder {
         let mut config = Config::new(store, Arc::new(TokioClock::new()), Arc::new(TokioSpawn::current()));
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
+        config.session_runs = self.session_runs;
         config.connections = self.connections;
         config.policy = self.policy;
         config.middleware = self.middleware;

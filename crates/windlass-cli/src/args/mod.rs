@@ -2,6 +2,7 @@
 
 mod inbox;
 mod runs;
+mod session_settings;
 mod sessions;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
 pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
+pub use session_settings::{SettingName, SettingsArgs, TurnName, WakeName};
 pub use sessions::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionToolsArgs, SessionsCommand};
 
 const AFTER: &str = "\

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
+use super::DurationArg;
+use super::session_settings::{SettingName, SettingsArgs, TurnName};
+
 /// The subcommands of `sessions`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SessionsCommand {
@@ -17,7 +20,7 @@ pub enum SessionsCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 20)]
         last: u64,
     },
-    /// Open a session, or set the title of one that is open
+    /// Open a session, or set the title and settings of one that is open
     Open {
         /// The session
         session: String,
@@ -27,6 +30,20 @@ pub enum SessionsCommand {
         /// The principal it belongs to
         #[arg(long)]
         owner: Option<String>,
+        /// Its settings.
+        #[command(flatten)]
+        settings: SettingsArgs,
+    },
+    /// Change the settings of a session
+    Configure {
+        /// The session
+        session: String,
+        /// Its settings.
+        #[command(flatten)]
+        settings: SettingsArgs,
+        /// Remove a setting
+        #[arg(long, value_enum, value_name = "SETTING")]
+        unset: Vec<SettingName>,
     },
     /// Post a message to a session
     Send {
@@ -43,6 +60,36 @@ pub enum SessionsCommand {
         /// The idempotency key: a message with the same key is posted once
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
+        /// Wake the session: start a turn of its agent
+        #[arg(long, conflicts_with = "no_wake")]
+        wake: bool,
+        /// Do not wake the session, whatever its setting
+        #[arg(long)]
+        no_wake: bool,
+        /// What becomes of the turn while the session has one that is not over
+        #[arg(long, value_enum, value_name = "POLICY", requires = "wake")]
+        turn: Option<TurnName>,
+    },
+    /// Print the messages of a session and what its runs do, as it happens
+    Watch {
+        /// The session
+        session: String,
+        /// Continue at this position instead of from the start
+        #[arg(long, value_name = "POSITION")]
+        from: Option<String>,
+    },
+    /// Wait until a session has no unfinished run
+    Wait {
+        /// The session
+        session: String,
+        /// Wait at most this long (30s, 5m) [default: without limit]
+        #[arg(long, value_name = "DURATION")]
+        timeout: Option<DurationArg>,
+    },
+    /// Show what fills the context of a session's model
+    Context {
+        /// The session
+        session: String,
     },
     /// Show or change which tools a session shows
     #[command(after_help = "The options are applied in this order: --reset, --only, --show, --reveal, --hide.")]

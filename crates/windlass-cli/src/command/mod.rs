@@ -5,6 +5,8 @@ mod inbox;
 mod list;
 mod maintenance;
 mod runs;
+mod session_turns;
+mod session_watch;
 mod sessions;
 mod show;
 mod text;
@@ -37,6 +39,9 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Doctor => maintenance::doctor(&global, &out).await,
         Command::Restore(args) => maintenance::restore(&args, &global, &out),
         Command::Runs { command: RunsCommand::Watch { run, from } } => watch::run(&run, from, &global, &out).await,
+        Command::Sessions { command: SessionsCommand::Watch { session, from } } => {
+            session_watch::run(&session, from, &global, &out).await
+        }
         Command::SandboxLaunch => Ok(()),
         command => with_api(command, &global, &out).await,
     }
@@ -106,7 +111,14 @@ fn open_mode(command: &Command) -> OpenMode {
         Command::Runs { command: RunsCommand::ReplayCheck { .. } } => OpenMode::Replay,
         Command::Tools { .. } => OpenMode::Tools,
         Command::Token { command: TokenCommand::Create { .. } } => OpenMode::Init,
+        // The agent must be a tool of the config.
+        Command::Sessions { command: SessionsCommand::Open { settings, .. } } if settings.agent.is_some() => {
+            OpenMode::Enqueue
+        }
         Command::Sessions { command: SessionsCommand::Open { .. } } => OpenMode::Init,
+        Command::Sessions { command: SessionsCommand::Configure { .. } | SessionsCommand::Context { .. } } => {
+            OpenMode::Replay
+        }
         Command::Gc => OpenMode::Collect,
         _ => OpenMode::Inspect,
     }

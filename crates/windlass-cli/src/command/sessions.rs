@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use windlass_server::wire::{
     CloseRequest, CloseResponse, DataNames, DataRequest, DataView, MessageAuthor, MessagePage, MessageRequest,
     MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionToolsRequest, SessionToolsView,
-    SessionView,
+    SessionView, SettingsView, TurnMode, WakeMode,
 };
 
-use super::text;
+use super::{session_turns, text};
 use crate::api::{Api, escaped, query};
 use crate::args::{AuthorName, DataCommand, SecretsCommand, SessionListArgs, SessionToolsArgs, SessionsCommand};
 use crate::exit::{Failure, Result};
@@ -25,18 +25,31 @@ pub(super) async fn run(command: SessionsCommand, api: &Api, out: &Out) -> Resul
     match command {
         SessionsCommand::List(args) => list(&args, api, out).await,
         SessionsCommand::Show { session, last } => show(&session, last, api, out).await,
-        SessionsCommand::Open { session, title, owner } => {
-            let opened: SessionView = api.put(&path(&session), &SessionRequest { title, owner }).await?;
+        SessionsCommand::Open { session, title, owner, settings } => {
+            let settings = session_turns::settings(settings, &[]);
+            let opened: SessionView = api.put(&path(&session), &SessionRequest { title, owner, settings }).await?;
             if out.json { out.document(&opened) } else { out.lines(&described(&opened)) }
         }
-        SessionsCommand::Send { session, text, author, cause, key } => {
+        SessionsCommand::Configure { session, settings, unset } => {
+            session_turns::configure(&session, settings, &unset, api, out).await
+        }
+        SessionsCommand::Wait { session, timeout } => {
+            session_turns::wait(&session, timeout.map(|timeout| timeout.0), api, out).await
+        }
+        SessionsCommand::Context { session } => session_turns::context(&session, api, out).await,
+        // It opens the API itself.
+        SessionsCommand::Watch { .. } => Ok(()),
+        SessionsCommand::Send { session, text, author, cause, key, wake, no_wake, turn } => {
             let text = if text == "-" { input::text(Path::new("-"))? } else { text };
             let author = author_of(author);
-            let request = MessageRequest { author, text: Some(text), content: None, cause };
+            let wake = if wake { Some(true) } else { no_wake.then_some(false) };
+            let turn = turn.map(session_turns::turn_mode);
+            let request = MessageRequest { author, text: Some(text), content: None, cause, wake, turn };
             let posted: PostedMessage =
                 api.post(&format!("{}/messages", path(&session)), &request, key.as_deref()).await?;
             let repeated = if posted.repeated { " (posted before)" } else { "" };
-            done(out, &posted, &format!("message {}{repeated}", posted.position))
+            let run = posted.run.map_or(String::new(), |run| format!(", run {run}"));
+            done(out, &posted, &format!("message {}{run}{repeated}", posted.position))
         }
         SessionsCommand::Close { session, reason, cancel } => {
             let request = CloseRequest { reason: Some(reason), cancel };
@@ -63,7 +76,7 @@ pub(super) async fn run(command: SessionsCommand, api: &Api, out: &Out) -> Resul
     }
 }
 
-fn path(session: &str) -> String {
+pub(super) fn path(session: &str) -> String {
     format!("/v1/sessions/{}", escaped(session))
 }
 
@@ -154,7 +167,7 @@ async fn show(session: &str, last: u64, api: &Api, out: &Out) -> Result<()> {
 }
 
 /// The lines about a session.
-fn described(session: &SessionView) -> Vec<String> {
+pub(super) fn described(session: &SessionView) -> Vec<String> {
     let state = match (&session.closed, &session.reason) {
         (Some(_), reason) => format!("closed: {}", plain(reason.as_deref().unwrap_or_default())),
         (None, _) => "open".to_owned(),
@@ -162,11 +175,18 @@ fn described(session: &SessionView) -> Vec<String> {
     let mut lines = vec![format!("{}  {state}", plain(&session.session))];
     lines.extend(session.title.as_deref().map(|title| format!("title: {}", plain(title))));
     lines.extend(session.owner.as_deref().map(|owner| format!("owner: {}", plain(owner))));
+    let SettingsView { model, window, agent, wake, turns, unfinished_runs } = &session.settings;
+    lines.extend(agent.as_deref().map(|agent| format!("agent: {}", plain(agent))));
+    lines.extend(model.as_deref().map(|model| format!("model: {}", plain(model))));
+    lines.extend(window.map(|window| format!("window: {window} tokens")));
+    lines.extend((*wake == WakeMode::User).then(|| "wake: every message of a user".to_owned()));
+    lines.extend((*turns == TurnMode::Refuse).then(|| "turns: refused while there is one".to_owned()));
+    lines.extend(unfinished_runs.map(|most| format!("max-runs: {most}")));
     lines
 }
 
 /// A message as text; other blocks by their kind.
-fn content(message: &MessageView) -> String {
+pub(super) fn content(message: &MessageView) -> String {
     let block = |block: &Value| match block["text"].as_str() {
         Some(text) => text.to_owned(),
         None => format!("[{}]", block["type"].as_str().unwrap_or("content")),

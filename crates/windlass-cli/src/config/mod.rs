@@ -287,6 +287,7 @@ impl Config {
             .retention(self.retention)
             .policy(self.policy.clone())
             .in_flight(self.limits.in_flight)
+            .session_runs(self.limits.session_runs)
             .artifact_bytes(self.limits.artifact)
             .session_files(self.limits.files)
             .locale(&self.people.locale)

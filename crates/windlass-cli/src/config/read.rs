@@ -59,6 +59,8 @@ pub struct People {
 pub struct Limits {
     /// The most attempts at once.
     pub in_flight: usize,
+    /// The most unfinished runs of a session.
+    pub session_runs: u64,
     /// The largest artifact, in bytes.
     pub artifact: u64,
     /// The limits for the files of a session.
@@ -117,6 +119,7 @@ pub(super) fn limits(root: &View<'_>) -> Limits {
     let view = root.below("limits", &table::LIMITS);
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
+        session_runs: view.count("session_runs").unwrap_or(limits::SESSION_RUNS),
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
         files: FileLimits {
             file_bytes: view.size("file").unwrap_or(limits::SESSION_FILE_BYTES),

@@ -230,6 +230,11 @@ pub(crate) static LIMITS: Section = Section {
         key("session_files", Kind::String(&SIZE), "The size of all files of a session. Default: 500 MiB."),
         key("session_file_count", COUNT, "The most files and directories of a session. Default: 10000."),
         key("drain", Kind::String(&DURATION), "How long a shutdown waits for attempts in flight. Default: 10 s."),
+        key(
+            "session_runs",
+            Kind::Integer { least: 1, most: 10_000 },
+            "The most unfinished runs of a session that sets no limit of its own. Default: 100.",
+        ),
     ],
     shared: &[],
 };

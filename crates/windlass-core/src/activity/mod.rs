@@ -2,6 +2,7 @@
 //! so a reader that starts late sees the same ones as a reader from the beginning, and each only once.
 
 pub(crate) mod derive;
+mod session_watch;
 pub(crate) mod trace;
 mod watch;
 pub(crate) mod watchers;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use derive::{ActivityContext, OpenOperation, OpenOperations};
+pub use session_watch::{SessionEvent, SessionPosition, SessionWatch};
 pub use trace::Trace;
 pub use watch::Watch;
 

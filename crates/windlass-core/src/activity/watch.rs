@@ -33,7 +33,7 @@ use crate::value::size;
 /// [`look_every`](Watch::look_every). A watch keeps the store open until it is dropped or the runtime is shut down.
 // Many fields: the whole state of one reader, private and moved as a unit.
 pub struct Watch {
-    kernel: Arc<Kernel>,
+    pub(super) kernel: Arc<Kernel>,
     subscription: Subscription,
     target: WatchTarget,
     /// Runs whose open operations are known.
@@ -55,7 +55,18 @@ pub struct Watch {
     last_checked: Option<(RunId, bool)>,
     /// The epoch at which the run was last reported as held.
     held: Option<u64>,
+    /// How often a page was read.
+    pages: u64,
     over: bool,
+}
+
+/// What a watch found without waiting.
+pub(super) enum Progress {
+    Activity(Box<Activity>),
+    /// Everything has been returned so far.
+    Nothing,
+    /// There will be nothing more.
+    Over,
 }
 
 /// The open operations of a run up to a record.
@@ -103,6 +114,7 @@ impl Watch {
             principal: None,
             last_checked: None,
             held: None,
+            pages: 0,
             over: false,
         }
     }
@@ -132,12 +144,24 @@ impl Watch {
     /// tries again. After [`Error::Closed`] it returns `None`.
     pub async fn next(&mut self) -> Option<Result<Activity>> {
         loop {
+            match self.advance().await {
+                Ok(Progress::Activity(activity)) => return Some(Ok(*activity)),
+                Ok(Progress::Nothing) => self.wait().await,
+                Ok(Progress::Over) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// The next activity, if there is one by now. After [`Error::Closed`] there is nothing more.
+    pub(super) async fn advance(&mut self) -> Result<Progress> {
+        loop {
             if let Some((next, activity)) = self.ready.pop_front() {
                 self.cursor = next.unwrap_or(self.cursor);
-                return Some(Ok(activity));
+                return Ok(Progress::Activity(Box::new(activity)));
             }
             if self.over {
-                return None;
+                return Ok(Progress::Over);
             }
             let step = match self.page.front() {
                 Some(read) => {
@@ -148,14 +172,19 @@ impl Watch {
             };
             match step {
                 Ok(true) => {}
-                Ok(false) if !self.kernel.closed.load(Ordering::Acquire) => self.wait().await,
-                Err(error) if !self.kernel.closed.load(Ordering::Acquire) => return Some(Err(error)),
+                Ok(false) if !self.kernel.closed.load(Ordering::Acquire) => return Ok(Progress::Nothing),
+                Err(error) if !self.kernel.closed.load(Ordering::Acquire) => return Err(error),
                 Ok(false) | Err(_) => {
                     self.over = true;
-                    return Some(Err(Error::Closed));
+                    return Err(Error::Closed);
                 }
             }
         }
+    }
+
+    /// How often a page was read.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// The watch as a [`Stream`].
@@ -293,6 +322,7 @@ impl Watch {
         }
         self.holds = (most * 2).min(WATCH_BYTES_MAX);
         self.page = page;
+        self.pages += 1;
         Ok(())
     }
 
@@ -375,7 +405,7 @@ impl Watch {
     }
 
     /// Waits for a change, or for the next poll.
-    async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         let mut timer = self.look.map(|interval| self.kernel.env.clock.sleep(interval));
         std::future::poll_fn(|cx| {
             let heard = self.subscription.poll(cx).is_ready() || self.kernel.closed.load(Ordering::Acquire);

@@ -78,6 +78,14 @@ impl Watchers {
         }
     }
 
+    /// Notifies the watchers of a session that something other than a run of it has changed.
+    pub(crate) fn session_changed(&self, session: &Arc<str>) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            let watchers = self.watchers_by_target.lock().get(&WatchTarget::Session(session.clone())).cloned();
+            watchers.iter().flatten().for_each(|watcher| watcher.wake());
+        }
+    }
+
     /// Sends a live activity to the current watchers. A watcher that does not keep up loses the oldest ones.
     pub(crate) fn send_live(
         &self,

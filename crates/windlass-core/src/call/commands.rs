@@ -122,7 +122,8 @@ impl Output {
 
     /// Posts a message to the session of the call together with this outcome. A session that is closed by then does not
     /// get it: the outcome is recorded all the same, and the store logs that the message was left out. The outcome of a
-    /// call without a session is an internal error.
+    /// call without a session is an internal error. The turn that the message [starts](NewMessage::wake) is queued,
+    /// whatever the limits of the session.
     #[must_use]
     pub fn post(mut self, message: NewMessage) -> Self {
         self.commands.push(Command::Post { message: Box::new(message) });
@@ -146,8 +147,16 @@ pub(crate) enum ReadyCommand {
     Start(Started),
     Mail(RunId, Message),
     Event(Record),
-    Post(Arc<str>, Timestamp, NewMessage),
+    Post(SessionPost),
     Tools(Arc<str>, ToolsChange),
+}
+
+/// A message for a session, with the principal for whom the turn acts that it starts.
+pub(crate) struct SessionPost {
+    session: Arc<str>,
+    at: Timestamp,
+    message: NewMessage,
+    principal: Option<Arc<str>>,
 }
 
 /// Lists the secrets in the commands of an output that is about to be recorded.
@@ -217,7 +226,9 @@ fn one(
                 return Err(refuse("the call belongs to no session; make it in one".to_owned()));
             };
             check::message(message).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
-            ReadyCommand::Post(session.clone(), at, (**message).clone())
+            let principal = run.attribution.as_ref().and_then(|attribution| attribution.principal.clone());
+            let (session, message) = (session.clone(), (**message).clone());
+            ReadyCommand::Post(SessionPost { session, at, message, principal })
         }
         Command::Tools { change } => {
             let refuse = |why: String| ToolError::internal(format!("the outcome changes the session's tools: {why}"));
@@ -246,9 +257,10 @@ pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyComm
             ReadyCommand::Event(record) => {
                 machine.append(record);
             }
-            ReadyCommand::Post(session, at, mut message) => {
-                message.dedupe.get_or_insert_with(|| format!("{key} {index}").into());
-                machine.outbox().post(session, at, message);
+            ReadyCommand::Post(mut post) => {
+                post.message.dedupe.get_or_insert_with(|| format!("{key} {index}").into());
+                let SessionPost { session, at, message, principal } = post;
+                machine.outbox().post(session, at, message, principal);
             }
             ReadyCommand::Tools(session, change) => machine.outbox().change_tools(session, change),
         }

@@ -49,6 +49,11 @@ impl SessionView {
         Ok(info.and_then(|session| session.tools).map(|tools| (*tools).clone()).unwrap_or_default())
     }
 
+    /// Its model, by the name it was set to.
+    pub async fn model(&self) -> ToolResult<Option<Arc<str>>> {
+        Ok(self.info().await?.and_then(|session| session.settings.model))
+    }
+
     /// The messages after position `after`, in order, at most `limit` and at most [`limits::MESSAGE_PAGE`].
     pub async fn messages(&self, after: u64, limit: usize) -> ToolResult<Vec<SessionMessage>> {
         let limit = limit.min(limits::MESSAGE_PAGE);

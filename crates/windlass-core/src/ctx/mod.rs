@@ -9,6 +9,7 @@ pub(crate) mod runs;
 mod session;
 mod session_files;
 mod session_tools;
+mod session_turns;
 mod step;
 mod steps;
 pub(crate) mod undo;

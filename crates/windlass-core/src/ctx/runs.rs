@@ -63,6 +63,11 @@ impl<T> Handle<T> {
         Self { run, parent: None, turn: false, output: PhantomData }
     }
 
+    /// A turn of the session of the run that started it.
+    pub(super) fn of_turn(run: RunId) -> Self {
+        Self { run, parent: None, turn: true, output: PhantomData }
+    }
+
     /// Which run.
     pub fn run(&self) -> RunId {
         self.run

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Ctx;
+use crate::id::RunId;
 use crate::limits;
 use crate::run::Run;
 use crate::run::record::OpKind;
@@ -30,7 +31,7 @@ use crate::value::Digest;
 /// Each method is an operation. What it writes is in the store before its outcome is recorded, under the idempotency
 /// key of the operation; the store keeps its answer until the run ends. So a write that is repeated after a crash is
 /// made once and has the same answer, also if that was a refusal. Refused writes are errors with a
-/// [code](ToolError::code): `session_closed`, `session_full`, or `no_session`.
+/// [code](ToolError::code): `session_closed`, `session_full`, `session_busy` or `no_session`.
 pub struct CtxSession<'c> {
     pub(super) ctx: &'c mut Ctx,
     /// The session, if it is not the one of the run.
@@ -83,12 +84,13 @@ impl<'c> CtxSession<'c> {
     /// Opens the session for the principal of the run, or sets the title of one that is open. Returns whether it is new.
     pub fn open(self, title: Option<&str>) -> BoxFuture<'c, ToolResult<bool>> {
         let owner = self.ctx.run.attribution.as_deref().and_then(|attribution| attribution.principal.clone());
-        let change = SessionChange::Open { title: title.map(Into::into), owner };
+        let change = SessionChange::Open { title: title.map(Into::into), owner, settings: Default::default() };
         let write = self.write("open", Ok(json!(title)), change);
         Box::pin(async move { Ok(matches!(write.await?, SessionAnswer::Opened { created: true })) })
     }
 
-    /// Posts a message. Returns its position in the session.
+    /// Posts a message. Returns its position in the session. One that [wakes](NewMessage::wake) the session starts a
+    /// turn of its agent in the same commit, which acts for the principal of this run.
     pub fn post(self, message: NewMessage) -> BoxFuture<'c, ToolResult<u64>> {
         let input = serde_json::to_value(&message);
         let write = self.write("post", input, SessionChange::Post(message));
@@ -297,7 +299,7 @@ impl Target {
         if self.is_other { SessionAccess::Of(principal()) } else { SessionAccess::All }
     }
 
-    async fn info(&self) -> Result<Option<SessionInfo>, StoreError> {
+    pub(super) async fn info(&self) -> Result<Option<SessionInfo>, StoreError> {
         self.run.kernel.store.sessions().session(self.session.clone()).await
     }
 
@@ -352,7 +354,7 @@ async fn fetch(target: &Target, wanted: Wanted) -> Result<(u64, Vec<SessionMessa
 /// Writes to the session. The inner result is for the body.
 pub(super) async fn write(
     target: &Target,
-    change: SessionChange,
+    mut change: SessionChange,
     key: String,
 ) -> Result<ToolResult<SessionAnswer>, StoreError> {
     let Target { run, session, .. } = target;
@@ -360,11 +362,19 @@ pub(super) async fn write(
         SessionChange::Close { reason } => Some(reason.clone()),
         _ => None,
     };
+    let at = run.now();
+    if let SessionChange::Start(start) = &mut change {
+        start.run = RunId::derived(&key, at);
+        // The turn belongs to the work of this run; a runtime that drives only its own runs drives it too.
+        run.kernel.drives.add(start.run);
+    }
     let epoch = run.with(|machine| machine.outbox().epoch());
     let by = Some(SessionOperation { run: run.id, epoch, key: key.into() });
     let access = target.access();
-    let write = SessionWrite { session: session.clone(), at: run.now(), change, by, access };
+    let starter = run.kernel.starter(run.attribution.as_ref().and_then(|attribution| attribution.principal.clone()));
+    let write = SessionWrite { session: session.clone(), at, change, by, access, starter };
     let verdict = run.kernel.store.sessions().write_session(write).await?;
+    run.kernel.after_session_write(&session, verdict.as_ref().ok().and_then(SessionAnswer::started));
     if let (Some(reason), Ok(_)) = (closing, &verdict) {
         run.kernel.end_session_runs(session, &reason, UnfinishedRuns::Leave).await?;
     }

@@ -12,6 +12,9 @@ use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Messag
 use crate::time::Timestamp;
 use crate::tool::ToolsChange;
 
+/// No run has this id. Telling it of a change makes the driver look for runs that are due.
+const UNKNOWN_RUN: RunId = RunId::from_bytes([0; 16]);
+
 /// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
     run: RunId,
@@ -172,8 +175,14 @@ impl Outbox {
     }
 
     /// Posts a message to the run's session, together with the buffered changes.
-    pub(crate) fn post(&mut self, session: Arc<str>, at: Timestamp, message: NewMessage) -> u64 {
-        self.rare.make().others.push(Change::Post { session, at, message });
+    pub(crate) fn post(
+        &mut self,
+        session: Arc<str>,
+        at: Timestamp,
+        message: NewMessage,
+        principal: Option<Arc<str>>,
+    ) -> u64 {
+        self.rare.make().others.push(Change::Post { session, at, message, principal });
         self.mark()
     }
 
@@ -262,6 +271,8 @@ impl Outbox {
         }
         self.recipients.extend(rare.others.iter().filter_map(|change| match change {
             Change::Mail { run, .. } | Change::Start { run, .. } => Some(*run),
+            // It may start a turn, whose id the store determines.
+            Change::Post { message, .. } if message.may_wake() => Some(UNKNOWN_RUN),
             _ => None,
         }));
         rare.others

@@ -77,7 +77,8 @@ impl Runtime {
         let forked = kernel.env.mint.run(now);
         kernel.drives.add(forked);
         let (tool, session, principal, cause) = (info.tool, info.session, info.principal, info.cause);
-        let creation = Creation { tool, at: now, session, principal, cause, key, ..Creation::default() };
+        let most = Some(kernel.env.limits.session_runs);
+        let creation = Creation { tool, at: now, session, principal, cause, key, most, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
         let mut changes = vec![Change::Start { run: forked, creation, records }];
         if !artifacts.is_empty() {

@@ -73,7 +73,7 @@ impl Runtime {
     }
 
     /// Creates a watch. If workers share the store, it polls for what other workers write.
-    fn watching(&self, target: WatchTarget, from: Cursor) -> Watch {
+    pub(super) fn watching(&self, target: WatchTarget, from: Cursor) -> Watch {
         let watch = Watch::new(self.kernel.clone(), target, from);
         match self.kernel.lease.renew_interval() {
             Some(look) => watch.look_every(look.min(limits::WATCH_POLL)),

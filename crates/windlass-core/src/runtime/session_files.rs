@@ -152,7 +152,14 @@ impl SessionFiles {
     async fn change(&self, change: FileChange) -> Result<SessionAnswer, FileError> {
         let kernel = &self.runtime.kernel;
         let (session, at, access) = (self.session.clone(), kernel.env.clock.now(), self.access.clone());
-        let write = SessionWrite { session, at, change: SessionChange::File(change), by: None, access };
+        let write = SessionWrite {
+            session,
+            at,
+            change: SessionChange::File(change),
+            by: None,
+            access,
+            starter: Default::default(),
+        };
         let verdict = kernel.store.sessions().write_session(write).await?;
         let refused = |refusal: SessionRefusal| FileError::Refused { session: self.session.clone(), refusal };
         verdict.map_err(refused)

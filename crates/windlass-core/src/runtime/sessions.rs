@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use super::{PAGE, Runtime};
 use crate::error::{Error, Result};
+use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::run::state::RunState;
 use crate::session::check;
 use crate::store::{
     DataEntry, DataKind, Filter, Message, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionCursor,
-    SessionFilter, SessionInfo, SessionMessage, SessionWrite, StoreError,
+    SessionFilter, SessionInfo, SessionMessage, SessionWrite, SettingsChange, StoreError,
 };
 use crate::tool::{SessionTools, Toolbox, ToolsChange};
 
@@ -27,6 +28,8 @@ pub struct Session {
     pub(super) runtime: Runtime,
     pub(super) name: Arc<str>,
     pub(super) access: SessionAccess,
+    /// Who the turns act for that it starts.
+    pub(super) principal: Option<Arc<str>>,
 }
 
 /// What becomes of the unfinished runs of a session that is closed.
@@ -42,7 +45,7 @@ pub enum UnfinishedRuns {
 impl Runtime {
     /// The session with this name.
     pub fn session(&self, name: impl Into<Arc<str>>) -> Session {
-        Session { runtime: self.clone(), name: name.into(), access: SessionAccess::All }
+        Session { runtime: self.clone(), name: name.into(), access: SessionAccess::All, principal: None }
     }
 
     /// Sessions that match, newest first, at most `limit`: those before `before`, or from the newest on.
@@ -136,8 +139,7 @@ impl Session {
     ///
     /// [`Error::Conflict`] if it belongs to another owner, [`StoreError::SessionClosed`] if it is closed.
     pub async fn open(&self, title: Option<&str>, owner: Option<&str>) -> Result<bool> {
-        let change = SessionChange::Open { title: title.map(Into::into), owner: owner.map(Into::into) };
-        Ok(matches!(self.write(change).await?, SessionAnswer::Opened { created: true }))
+        self.open_with(title, owner, SettingsChange::default()).await
     }
 
     /// What is known of it; `None` if it does not exist.
@@ -151,9 +153,15 @@ impl Session {
     }
 
     /// Posts a message. One with a dedupe key that the session knows is not posted again: the answer is the first one.
+    /// A message that [wakes](NewMessage::wake) the session starts a turn of its agent, in the same commit.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::SessionClosed`]; for a message that wakes the session also [`StoreError::Busy`] and
+    /// [`StoreError::SessionFull`]. A message that is refused is not posted.
     pub async fn post(&self, message: NewMessage) -> Result<Posted> {
         match self.write(SessionChange::Post(message)).await? {
-            SessionAnswer::Posted { position, at, repeated } => Ok(Posted { position, at, repeated }),
+            SessionAnswer::Posted { position, at, repeated, run } => Ok(Posted { position, at, repeated, run }),
             answer => Err(unexpected(&answer)),
         }
     }
@@ -231,16 +239,23 @@ impl Session {
     ///
     /// [`StoreError::SessionOpen`], [`StoreError::SessionBusy`], or [`StoreError::NoSession`].
     pub async fn purge(&self) -> Result<()> {
-        Ok(self.runtime.kernel.store.sessions().purge_session(self.name.clone()).await?)
+        self.runtime.kernel.store.sessions().purge_session(self.name.clone()).await?;
+        self.runtime.kernel.reach.watchers.session_changed(&self.name);
+        Ok(())
     }
 
-    async fn write(&self, change: SessionChange) -> Result<SessionAnswer> {
+    pub(super) async fn write(&self, change: SessionChange) -> Result<SessionAnswer> {
         check::name(&self.name)?;
         check::change(&change)?;
         let kernel = &self.runtime.kernel;
+        let starter = kernel.starter(self.principal.clone());
         let (session, at, access) = (self.name.clone(), kernel.env.clock.now(), self.access.clone());
-        let write = SessionWrite { session, at, change, by: None, access };
-        let verdict = kernel.store.sessions().write_session(write).await?;
+        let write = SessionWrite { session, at, change, by: None, access, starter };
+        let verdict = kernel.store.sessions().write_session(write).await;
+        // After an error the write may have been made.
+        let started = verdict.as_ref().ok().and_then(|verdict| verdict.as_ref().ok()).and_then(SessionAnswer::started);
+        kernel.after_session_write(&self.name, started);
+        let verdict = verdict?;
         verdict.map_err(|refusal| refusal.into_error(&self.name))
     }
 
@@ -267,6 +282,8 @@ pub struct Posted {
     pub at: crate::time::Timestamp,
     /// Whether it was there before, under the same dedupe key.
     pub repeated: bool,
+    /// The turn that it started.
+    pub run: Option<RunId>,
 }
 
 /// The error for a store that answers something else than was asked.

@@ -16,7 +16,7 @@ use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record};
 use crate::run::state::RunState;
-use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
 use crate::time::Times;
 use crate::tool::ToolError;
 use crate::tool::artifact::mentioned_in;
@@ -178,7 +178,8 @@ impl Runtime {
         let run = self.kernel.env.mint.run(at);
         self.kernel.drives.add(run);
         let (tool, records) = self.first_records(work, at, refused);
-        let creation = how.creation(tool, at);
+        let most = Some(self.kernel.env.limits.session_runs);
+        let creation = Creation { most, ..how.creation(tool, at) };
         let mut changes = vec![Change::Start { run, creation, records }];
         // The artifacts in its arguments are kept for as long as the run is.
         let artifacts = work.artifacts();
@@ -196,7 +197,11 @@ impl Runtime {
                 Ok((run, true))
             }
             Err(
-                error @ (StoreError::KeySpent { .. } | StoreError::SessionClosed { .. } | StoreError::NoSession { .. }),
+                error @ (StoreError::KeySpent { .. }
+                | StoreError::SessionClosed { .. }
+                | StoreError::NoSession { .. }
+                | StoreError::SessionFull { .. }
+                | StoreError::Busy { .. }),
             ) => Err(error.into()),
             Err(error) => {
                 // The run may have been written.
@@ -415,6 +420,7 @@ impl Submitted {
                 error @ (StoreError::KeySpent { .. }
                 | StoreError::SessionClosed { .. }
                 | StoreError::NoSession { .. }
+                | StoreError::SessionFull { .. }
                 | StoreError::Unavailable(_)
                 | StoreError::NoArtifact { .. }),
                 _,

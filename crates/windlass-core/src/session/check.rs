@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::limits;
-use crate::store::{NewMessage, SessionChange};
+use crate::store::{NewMessage, SessionChange, SettingsChange};
 use crate::tool::artifact::Data;
 use crate::tool::{Content, ToolError, ToolsChange, check_name};
 use crate::value::size::{self, TooBig};
@@ -56,10 +56,13 @@ pub(crate) fn change(change: &SessionChange) -> Result<(), Unfit> {
     };
     let entry = |name: &str| line("the name of a value or secret", name, limits::SESSION_NAME);
     match change {
-        SessionChange::Open { title: given, owner } => {
+        SessionChange::Open { title: given, owner, settings: set } => {
             title(given)?;
+            settings(set)?;
             owner.iter().try_for_each(|owner| line("the owner of a session", owner, limits::SESSION_NAME))
         }
+        SessionChange::Settings(set) => settings(set),
+        SessionChange::Start(start) => line("the id of a turn", &start.id, limits::SESSION_LABEL),
         SessionChange::Title(given) => title(given),
         SessionChange::Post(given) => message(given),
         SessionChange::Set { kind: crate::store::DataKind::Secret, name, value } => {
@@ -92,6 +95,23 @@ pub(crate) fn tools(change: &ToolsChange) -> Result<(), Unfit> {
     let named = |name: &Arc<str>| check_name(name).map_err(|refused| Unfit::Invalid(refused.to_string()));
     change.names().try_for_each(named)
 }
+
+fn settings(change: &SettingsChange) -> Result<(), Unfit> {
+    let SettingsChange { model, window, agent, wake: _, turns: _, unfinished_runs } = change;
+    model.iter().flatten().try_for_each(|model| line("the model of a session", model, limits::SESSION_LABEL))?;
+    agent.iter().flatten().try_for_each(|agent| line("the agent of a session", agent, limits::SESSION_LABEL))?;
+    if window.iter().flatten().any(|tokens| !(1..=MAX_WINDOW).contains(tokens)) {
+        return Err(Unfit::Invalid(format!("the window of a session must have 1 to {MAX_WINDOW} tokens")));
+    }
+    let most = limits::SESSION_RUNS_MAX;
+    if unfinished_runs.iter().flatten().any(|runs| !(1..=most).contains(runs)) {
+        return Err(Unfit::Invalid(format!("the limit of unfinished runs of a session must be 1 to {most}")));
+    }
+    Ok(())
+}
+
+/// Larger than any window, and small enough for every store and for every reader of JSON.
+const MAX_WINDOW: u64 = 1 << 50;
 
 fn value(value: &Value) -> Result<(), Unfit> {
     let most = limits::SESSION_VALUE_BYTES;
@@ -158,7 +178,7 @@ mod tests {
 
     #[test]
     fn l20_messages_are_bounded_and_refer_to_nothing_that_may_vanish() {
-        let post = |content| NewMessage { author: Author::User, content, cause: None, dedupe: None };
+        let post = |content| NewMessage::new(Author::User, content);
         assert_eq!(message(&post(vec![Content::text("hello \0")])), Ok(()));
         assert_eq!(message(&post(vec![Content::Image(Artifact::new("image/png", vec![1, 2]))])), Ok(()));
         assert!(matches!(message(&post(Vec::new())), Err(Unfit::Invalid(_))));
@@ -169,6 +189,22 @@ mod tests {
         assert!(matches!(message(&post(vec![Content::File(stored)])), Err(Unfit::Invalid(_))));
         let caused = NewMessage { cause: Some("a\nb".into()), ..post(vec![Content::text("x")]) };
         assert!(matches!(message(&caused), Err(Unfit::Invalid(_))));
+    }
+
+    #[test]
+    fn l20_settings_are_bounded() {
+        let set = |settings| change(&SessionChange::Settings(settings));
+        let new = SettingsChange::default;
+        assert_eq!(set(new().model("m").agent("a").window(200_000).unfinished_runs(1)), Ok(()));
+        for (bad, why) in [
+            (new().model(""), "the model"),
+            (new().agent("a\nb"), "the agent"),
+            (new().window(0), "the window"),
+            (new().unfinished_runs(0), "unfinished runs"),
+            (new().unfinished_runs(limits::SESSION_RUNS_MAX + 1), "unfinished runs"),
+        ] {
+            assert!(matches!(set(bad), Err(Unfit::Invalid(refused)) if refused.contains(why)), "{why}");
+        }
     }
 
     #[test]

@@ -153,8 +153,10 @@ impl Inner {
                 }
                 Change::Start { run, creation, records } => self.start(run, creation, records),
                 Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
-                Change::Post { session, at, message } => self.sessions.post_if_open(&session, at, message),
                 Change::Tools { session, change } => self.sessions.change_tools(&session, &change),
+                Change::Post { session, at, message, principal } => {
+                    self.post_if_open(&session, at, message, principal.as_ref());
+                }
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -207,7 +209,7 @@ impl Inner {
             self.keys.insert(key.clone(), run);
         }
         if let Some(session) = &creation.session {
-            self.sessions.add_run(session, &creation);
+            self.sessions.add_run(session, run, &creation);
             if creation.turn != Turn::No {
                 self.sessions.add_turn(session, run);
             }
@@ -305,7 +307,7 @@ impl Inner {
         let Some(entry) = self.runs.get(&run) else { return };
         let settled = entry.doubts.is_empty();
         let session = entry.session.clone();
-        if let Some(next) = session.and_then(|session| self.sessions.end_turn(&session, run)) {
+        if let Some(next) = session.and_then(|session| self.sessions.end_run(&session, run)) {
             self.set_wake(next, Some(AT_ONCE));
         }
         // A run with open doubts is kept until they are settled.
@@ -336,6 +338,9 @@ impl Inner {
     }
 
     fn claim(&mut self, run: RunId, worker: WorkerId, now: Timestamp) -> Result<Claimed, StoreError> {
+        if let Some(RunRow { state: RunState::Queued, session: Some(session), .. }) = self.runs.get(&run) {
+            self.refuse_early(session, run)?;
+        }
         let deaths = self.deaths;
         let entry = self.runs.get_mut(&run).ok_or(StoreError::NoSuchRun(run))?;
         if entry.is_finished() {
@@ -348,11 +353,6 @@ impl Inner {
         let was_running = entry.state == RunState::Running;
         if let (true, false, Some(until)) = (was_running, is_own || is_dead || owner.orderly, lease) {
             return Err(StoreError::Leased { run, left: until.since(now) });
-        }
-        if entry.state == RunState::Queued
-            && let Some(session) = &entry.session
-        {
-            self.sessions.refuse_early(session, run)?;
         }
         entry.epoch += 1;
         entry.state = RunState::Running;

@@ -11,9 +11,10 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FileChange, FileInfo, FileRefusal, Files, RecentOutcomes, StoreError};
+use super::session_settings::{SessionSettings, SettingsChange, Starter, Wake};
+use super::{FileChange, FileInfo, Files, NewTurn, RecentOutcomes, SessionRefusal, StoreError};
 use crate::id::RunId;
-use crate::limits;
+use crate::run::record::Asked;
 use crate::time::Timestamp;
 use crate::tool::{Content, LiveTools, SessionTools, ToolsChange};
 
@@ -36,6 +37,8 @@ pub struct SessionInfo {
     pub opened: bool,
     /// The tools that it shows; `None` if it shows all.
     pub tools: Option<Arc<SessionTools>>,
+    /// Its model, agent and limits.
+    pub settings: SessionSettings,
 }
 
 impl SessionInfo {
@@ -128,12 +131,20 @@ pub struct NewMessage {
     /// At most one message of the session has this key; posting again returns the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Arc<str>>,
+    /// Whether it wakes the session: then it starts a turn of the session's agent.
+    #[serde(default, skip_serializing_if = "Wake::is_default")]
+    pub wake: Wake,
 }
 
 impl NewMessage {
+    /// A message with this content.
+    pub fn new(author: Author, content: Vec<Content>) -> Self {
+        Self { author, content, cause: None, dedupe: None, wake: Wake::default() }
+    }
+
     /// A message of one text block.
     pub fn text(author: Author, text: impl Into<String>) -> Self {
-        Self { author, content: vec![Content::text(text)], cause: None, dedupe: None }
+        Self::new(author, vec![Content::text(text)])
     }
 
     /// Adds a content block. A block must have its bytes in itself: a message cannot refer to a stored artifact.
@@ -156,6 +167,30 @@ impl NewMessage {
         self.dedupe = Some(key.into());
         self
     }
+
+    /// Wakes the session: the message starts a turn of the session's agent, in the commit that posts it. In a session
+    /// without an agent, the wake is only an event. While the session has a turn that is not over, the new one waits,
+    /// unless the session's [`TurnPolicy`](super::TurnPolicy) is to refuse it.
+    #[must_use]
+    pub fn wake(self) -> Self {
+        self.waking(Wake::Yes)
+    }
+
+    /// Whether it can wake a session.
+    pub(crate) fn may_wake(&self) -> bool {
+        match self.wake {
+            Wake::No => false,
+            Wake::BySession => self.author == Author::User,
+            Wake::Yes | Wake::Queue | Wake::Refuse => true,
+        }
+    }
+
+    /// Sets whether it wakes the session.
+    #[must_use]
+    pub fn waking(mut self, wake: Wake) -> Self {
+        self.wake = wake;
+        self
+    }
 }
 
 /// A message of a session. It never changes.
@@ -172,6 +207,12 @@ pub struct SessionMessage {
     /// What caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Arc<str>>,
+    /// Whether it woke the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub woke: bool,
+    /// The turn that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
 }
 
 impl SessionMessage {
@@ -216,6 +257,15 @@ pub struct SessionWrite {
     pub by: Option<SessionOperation>,
     /// Whose sessions it may reach.
     pub access: SessionAccess,
+    /// For a write that starts a run.
+    pub starter: Starter,
+}
+
+impl SessionWrite {
+    /// A write from outside, to any session, that starts no run.
+    pub fn outside(session: Arc<str>, at: Timestamp, change: SessionChange) -> Self {
+        Self { session, at, change, by: None, access: SessionAccess::All, starter: Starter::default() }
+    }
 }
 
 /// Whose sessions a write may reach. Others look missing.
@@ -265,11 +315,17 @@ pub enum SessionChange {
         title: Option<Arc<str>>,
         /// The principal it belongs to. A session that has an owner keeps it.
         owner: Option<Arc<str>>,
+        /// What it is set to.
+        settings: SettingsChange,
     },
+    /// Changes its settings.
+    Settings(SettingsChange),
     /// Sets the title, or removes it.
     Title(Option<Arc<str>>),
-    /// Adds a message.
+    /// Adds a message, and starts the turn that it wakes the session for.
     Post(NewMessage),
+    /// Starts a turn, unless this session has one with its id.
+    Start(Box<StartTurn>),
     /// Sets a value or a secret.
     Set {
         /// Which of the two.
@@ -297,11 +353,37 @@ pub enum SessionChange {
     File(FileChange),
 }
 
+/// A turn that is started by its id.
+#[derive(Clone, PartialEq)]
+pub struct StartTurn {
+    /// Its id, unique in the session.
+    pub id: Arc<str>,
+    /// The run, if the id is new.
+    pub run: RunId,
+    /// The call.
+    pub asked: Asked,
+}
+
+impl StartTurn {
+    /// The turn, in the session that it is started in.
+    pub fn turn(&self, session: &SessionInfo, at: Timestamp, starter: &Starter) -> NewTurn {
+        let mut turn = super::session_settings::new_turn(session, self.run, self.asked.clone(), at);
+        turn.creation.turn = session.settings.turns.into();
+        turn.creation.key = Some(super::turn_key(session, &self.id));
+        turn.creation.cause = Some(self.id.clone());
+        turn.creation.principal = starter.principal.clone();
+        turn.creation.most = starter.most;
+        turn
+    }
+}
+
 /// Shows neither values nor secrets, so that they never get into a log.
 impl fmt::Debug for SessionChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { .. } => f.write_str("Open"),
+            Self::Settings(_) => f.write_str("Settings"),
+            Self::Start(start) => write!(f, "Start({:?})", start.id),
             Self::Title(_) => f.write_str("Title"),
             Self::Post(message) => write!(f, "Post({})", message.author.as_str()),
             Self::Set { kind, name, .. } => write!(f, "Set({kind:?} {name:?})"),
@@ -336,6 +418,16 @@ pub enum SessionAnswer {
         at: Timestamp,
         /// Whether it was there before, under the same dedupe key.
         repeated: bool,
+        /// The turn that it started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<RunId>,
+    },
+    /// The turn is in the store.
+    Started {
+        /// Its run.
+        run: RunId,
+        /// Whether it was there before, under the same id.
+        repeated: bool,
     },
     /// The entry does not exist any more.
     Deleted {
@@ -361,109 +453,28 @@ pub enum SessionAnswer {
     },
 }
 
-/// Why a write was refused. Writing again does not help.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "refused", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SessionRefusal {
-    /// There is no such session.
-    Missing,
-    /// It is closed.
-    Closed,
-    /// It belongs to another principal.
-    OtherOwner,
-    /// It has as many messages as it may have.
-    Messages,
-    /// It has as many values, or secrets, as it may have.
-    Entries,
-    /// A file cannot be changed like this.
-    File(FileRefusal),
-    /// It would name more tools than it may.
-    Tools,
-}
-
-impl SessionRefusal {
-    /// What was refused, why, and what to do.
-    pub fn sentence(&self, session: &str) -> String {
+impl SessionAnswer {
+    /// The run that the write has started, now or when it was made first.
+    pub fn started(&self) -> Option<RunId> {
         match self {
-            Self::Missing => format!("there is no session {session:?}; open it first, or start a run in it"),
-            Self::Closed => StoreError::SessionClosed { session: session.into() }.to_string(),
-            Self::OtherOwner => format!("session {session:?} belongs to another owner; open one with another name"),
-            Self::Messages => format!(
-                "session {session:?} has {} messages, which is the limit; close it and open another one",
-                limits::SESSION_MESSAGES
-            ),
-            Self::Entries => format!(
-                "session {session:?} has {} entries of this kind, which is the limit; delete some, or store several \
-                 values as one",
-                limits::SESSION_ENTRIES
-            ),
-            Self::File(refusal) => refusal.sentence(session),
-            Self::Tools => format!(
-                "session {session:?} would name more than {} tools, which is the limit; reset it, and name fewer",
-                limits::SESSION_TOOLS
-            ),
-        }
-    }
-
-    /// The error for a caller outside of a run.
-    pub fn into_error(self, session: &str) -> crate::Error {
-        match self {
-            Self::Missing => crate::Error::NotFound(self.sentence(session)),
-            Self::Closed => StoreError::SessionClosed { session: session.into() }.into(),
-            Self::File(refusal) => refusal.into_error(session),
-            Self::OtherOwner | Self::Messages | Self::Entries | Self::Tools => {
-                crate::Error::Conflict(self.sentence(session))
-            }
-        }
-    }
-
-    /// A short name for programs to act on.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Missing => "no_session",
-            Self::Closed => "session_closed",
-            Self::OtherOwner => "other_owner",
-            Self::File(refusal) => refusal.code(),
-            Self::Messages | Self::Entries | Self::Tools => "session_full",
+            Self::Posted { run, .. } => *run,
+            Self::Started { run, .. } => Some(*run),
+            _ => None,
         }
     }
 }
 
-/// Decides about a write, the same way in every store. What is particular to files is decided by
-/// [`decide_file_change`](super::decide_file_change). `session` is the session if it exists, and `entries` the number
-/// of entries besides the one that the write sets. A message whose dedupe key is taken is answered before this.
-pub fn refuse_session_write(
-    change: &SessionChange,
-    access: &SessionAccess,
-    session: Option<&SessionInfo>,
-    entries: impl FnOnce(DataKind) -> u64,
-) -> Result<(), SessionRefusal> {
-    let Some(session) = session else {
-        return if matches!(change, SessionChange::Open { .. }) { Ok(()) } else { Err(SessionRefusal::Missing) };
-    };
-    if !access.reaches(session.owner.as_ref()) {
-        return Err(SessionRefusal::Missing);
-    }
-    if session.closed.is_some() {
-        return if matches!(change, SessionChange::Close { .. }) { Ok(()) } else { Err(SessionRefusal::Closed) };
-    }
-    match change {
-        SessionChange::Open { owner: Some(owner), .. } if session.owner.as_ref().is_some_and(|has| has != owner) => {
-            Err(SessionRefusal::OtherOwner)
-        }
-        SessionChange::Post(_) if session.messages >= limits::SESSION_MESSAGES => Err(SessionRefusal::Messages),
-        SessionChange::Tools(change) if tools_after(session, change).len() > limits::SESSION_TOOLS => {
-            Err(SessionRefusal::Tools)
-        }
-        SessionChange::Set { kind, .. } if entries(*kind) >= limits::SESSION_ENTRIES => Err(SessionRefusal::Entries),
-        _ => Ok(()),
-    }
-}
-
-/// The tools that a session shows after a change.
-pub fn tools_after(session: &SessionInfo, change: &ToolsChange) -> SessionTools {
-    session.tools.as_deref().map_or_else(|| SessionTools::default().after(change), |tools| tools.after(change))
+/// How much a session contains, in bytes of JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionSizes {
+    /// The number of its messages.
+    pub messages: u64,
+    /// The bytes of their content.
+    pub message_bytes: u64,
+    /// The number of its values, without secrets.
+    pub values: u64,
+    /// The bytes of the values.
+    pub value_bytes: u64,
 }
 
 /// The sessions of a [`Store`](super::Store).
@@ -473,6 +484,7 @@ pub fn tools_after(session: &SessionInfo, change: &ToolsChange) -> SessionTools 
 /// - a write of a run's operation is refused unless its epoch matches the run; the same operation gets the same verdict
 ///   again, refusals too, until the run ends;
 /// - messages have consecutive positions, never change, and are removed only with the session;
+/// - a message and the turn that it starts are one write; a message that is posted again starts nothing;
 /// - a closed session takes no runs from outside ([`StoreError::SessionClosed`]), whatever is written at the same time;
 ///   runs that its unfinished runs start are not refused;
 /// - a session with unfinished runs is never purged, neither by request nor by [`Retention`](super::Retention).
@@ -517,6 +529,11 @@ pub trait Sessions: Files {
     /// The latest outcomes of the calls of a session; empty if there are none. A row that is damaged counts as empty too:
     /// the calls of a session must not fail because it is not known whether they repeat each other.
     fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>>;
+    /// The unfinished runs of a session, oldest first, at most `limit`.
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> BoxFuture<'_, Result<Vec<RunId>, StoreError>>;
+
+    /// How much a session contains; nothing if it does not exist.
+    fn session_sizes(&self, session: Arc<str>) -> BoxFuture<'_, Result<SessionSizes, StoreError>>;
 
     /// Removes the title, messages, data and secrets of a closed session. Its name stays closed while runs of it are
     /// kept, and is free after that. Refused with [`StoreError::SessionOpen`] for an open session and with

@@ -14,8 +14,9 @@ use crate::run::state::RunInfo;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
     Entry, FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, RecentOutcomes,
-    SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionVerdict, SessionWrite, Sessions,
-    SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
+    SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionSizes, SessionVerdict, SessionWrite,
+    Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict,
+    WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 use crate::tool::LiveTools;
@@ -325,6 +326,14 @@ impl<A: Around> Sessions for A {
 
     fn recent_outcomes(&self, session: Arc<str>) -> Asked<'_, RecentOutcomes> {
         self.ask(Request::ReadSession, move |store| store.sessions().recent_outcomes(session))
+    }
+
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> Asked<'_, Vec<RunId>> {
+        self.ask(Request::ReadSession, move |store| store.sessions().unfinished_runs(session, limit))
+    }
+
+    fn session_sizes(&self, session: Arc<str>) -> Asked<'_, SessionSizes> {
+        self.ask(Request::ReadSession, move |store| store.sessions().session_sizes(session))
     }
 
     fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {

@@ -21,6 +21,7 @@ mod scene;
 mod session_files;
 mod session_rows;
 mod session_tools;
+mod session_turns;
 mod sessions;
 mod starts;
 mod suspend;
@@ -149,6 +150,16 @@ behaviours! {
         e15_only_content_that_the_writer_may_read_becomes_a_file,
         e15_a_write_of_an_operation_gets_its_verdict_again,
         e15_w09_files_are_readonly_once_closed_and_purged_with_the_session,
+    }
+    session_turns {
+        l20_settings_are_kept_with_the_session,
+        l20_a_waking_message_starts_one_turn_of_the_agent,
+        l20_a_wake_without_an_agent_is_only_marked,
+        b11_a_wake_is_queued_or_refused_while_the_session_has_a_turn,
+        l20_l25_a_message_of_an_outcome_wakes_and_is_never_refused,
+        l20_a_turn_id_names_one_run,
+        l20_a_session_has_a_limit_of_unfinished_runs,
+        l20_the_content_of_a_session_is_measured,
     }
     mailbox {
         mail_has_positions_that_are_never_used_again,

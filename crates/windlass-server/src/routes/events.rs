@@ -1,6 +1,5 @@
-//! Event streams of runs and sessions.
+//! Event streams of runs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -8,14 +7,13 @@ use axum::http::{HeaderMap, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use windlass::Error;
-use windlass::run::{Activity, Cursor, Watch};
+use windlass::run::{Cursor, Watch};
 
-use super::calls::check_session;
 use super::paging::{PAGE_BYTES, json_bytes, page_size};
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::body::CHUNK_BYTES;
-use crate::extract::{PathParam, Query, RunParam};
+use crate::extract::{Query, RunParam};
 use crate::guard::QuotaClient;
 use crate::refusal::{ApiResult, Refusal, log_throttled};
 use crate::response::ok;
@@ -24,7 +22,7 @@ use crate::sse::{self, Next, Source, event};
 use crate::wire::{EndReason, EventPage};
 
 /// A page ends when there is no further event within this time.
-const CAUGHT_UP: Duration = Duration::from_millis(20);
+pub(super) const CAUGHT_UP: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -63,31 +61,6 @@ pub(super) async fn of_run(
     respond(app, quota_client, watch, &query, &headers).await
 }
 
-/// Watch all runs of a session
-///
-/// Like the stream of a run, with the events of all runs in the order in which they were stored. It has no end of its
-/// own. A token without the scope `admin` sees the runs of its principal only.
-#[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "events",
-    params(("session" = String, Path), FromQuery, ("last-event-id" = Option<String>, Header)),
-    responses((status = 200, description = "The events", content(
-        (EventPage = "application/json"), (String = "text/event-stream")))))]
-pub(super) async fn of_session(
-    State(app): State<Shared>,
-    authorized: Authorized<Read>,
-    quota_client: QuotaClient,
-    PathParam(session): PathParam<String>,
-    Query(query): Query<FromQuery>,
-    headers: HeaderMap,
-) -> ApiResult {
-    check_session(&session)?;
-    let from = start_position(&query, &headers)?;
-    let mut watch = app.windlass.watch_session(Arc::<str>::from(session), from);
-    if let Some(principal) = authorized.identity.restriction() {
-        watch = watch.only_of(principal.clone());
-    }
-    respond(app, quota_client, watch, &query, &headers).await
-}
-
 /// The position of the first event that a reader wants.
 fn start_position(query: &FromQuery, headers: &HeaderMap) -> ApiResult<Cursor> {
     let bad = |name: &str| {
@@ -116,12 +89,17 @@ async fn respond(
     headers: &HeaderMap,
 ) -> ApiResult {
     let limit = page_size(query.limit, 1_000)?;
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let wants = |kind: &str| accept.split(',').any(|one| one.split(';').next().unwrap_or_default().trim() == kind);
-    if wants("application/json") && !wants("text/event-stream") {
+    if wants_page(headers) {
         return page(&app, quota_client, watch, limit).await;
     }
     sse::stream(app, quota_client, Watched(watch))
+}
+
+/// Whether a reader wants a page instead of a stream.
+pub(super) fn wants_page(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let wants = |kind: &str| accept.split(',').any(|one| one.split(';').next().unwrap_or_default().trim() == kind);
+    wants("application/json") && !wants("text/event-stream")
 }
 
 /// A page of events. Collecting them may wait, so the bytes are counted meanwhile; without quota the page ends.
@@ -132,7 +110,7 @@ async fn page(app: &Shared, QuotaClient(client): QuotaClient, mut watch: Watch, 
         match tokio::time::timeout(CAUGHT_UP, watch.next()).await {
             Ok(Some(activity)) => {
                 let activity = activity?;
-                let event = with_position(&watch, &activity);
+                let event = show::activity(&activity);
                 bytes += json_bytes(&event);
                 events.push(event);
                 if let Some(client) = client.as_ref().filter(|_| permit.is_none() && bytes > CHUNK_BYTES) {
@@ -152,24 +130,13 @@ async fn page(app: &Shared, QuotaClient(client): QuotaClient, mut watch: Watch, 
     Ok(ok(&EventPage { events, next: cursor(watch.cursor()), ended }))
 }
 
-/// An activity that a watch has just returned, with its position in that stream. The stream of a session counts the
-/// records of all runs, so the position differs from the one in the run.
-fn with_position(watch: &Watch, activity: &Activity) -> crate::wire::Activity {
-    let mut shown = show::activity(activity);
-    if shown.position.is_some() {
-        let next = watch.cursor();
-        shown.position = Some(cursor(Cursor { index: next.index.saturating_sub(1), ..next }));
-    }
-    shown
-}
-
 struct Watched(Watch);
 
 impl Source for Watched {
     async fn next(&mut self) -> Next {
         match self.0.next().await {
             Some(Ok(activity)) => {
-                let shown = with_position(&self.0, &activity);
+                let shown = show::activity(&activity);
                 Next::Event(event(shown.position.as_deref(), &shown.kind, &shown))
             }
             None => Next::End(EndReason::Finished),

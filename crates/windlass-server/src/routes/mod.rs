@@ -15,7 +15,9 @@ mod replies;
 mod run_commands;
 mod runs;
 mod session_data;
+mod session_events;
 mod session_tools;
+mod session_turns;
 mod sessions;
 mod tokens;
 mod tools;
@@ -39,7 +41,7 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::outcome))
         .routes(routes!(runs::output))
         .routes(routes!(events::of_run))
-        .routes(routes!(events::of_session))
+        .routes(routes!(session_events::of_session))
         .routes(routes!(runs::journal))
         .routes(routes!(runs::trace))
         .routes(routes!(runs::explain))
@@ -69,6 +71,8 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::get, sessions::put, sessions::purge))
         .routes(routes!(sessions::close))
+        .routes(routes!(session_turns::idle))
+        .routes(routes!(session_turns::context))
         .routes(routes!(sessions::messages, sessions::post))
         .routes(routes!(session_tools::get, session_tools::put))
         .routes(routes!(session_data::list))

@@ -14,6 +14,7 @@ use windlass::{Content, Error, Timestamp};
 
 use super::calls::check_session;
 use super::paging::{PAGE_BYTES, json_bytes, page_size};
+use super::session_turns::{settings_change, settings_view, wake};
 use crate::access::{Admin, Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, Json, MaybeJson, PathParam, Query};
@@ -132,7 +133,7 @@ pub(super) async fn get(
     Ok(ok(&view(&existing(&session(&app, &authorized.identity, &name).await?).await?)))
 }
 
-/// Open a session, or set its title
+/// Open a session, or change its title and settings
 ///
 /// A session need not be opened: the first run in it does the same, without a title. A closed session cannot be opened
 /// again.
@@ -155,7 +156,8 @@ pub(super) async fn put(
         (None, None) if session.info().await?.is_some_and(|info| info.owner.is_some()) => None,
         (None, None) => authorized.identity.principal.as_deref(),
     };
-    let created = session.open(request.title.as_deref(), owner).await.map_err(refused)?;
+    let settings = settings_change(request.settings.unwrap_or_default());
+    let created = session.open_with(request.title.as_deref(), owner, settings).await.map_err(refused)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(json(status, &view(&existing(&session).await?)))
 }
@@ -198,7 +200,9 @@ pub(super) async fn close(
 
 /// Post a message
 ///
-/// With an `Idempotency-Key` the session gets it once: the same request again returns the first message.
+/// With an `Idempotency-Key` the session gets it once: the same request again returns the first message. With `wake`
+/// it starts a turn of the session's agent, in the same commit; the response names the run. A message that is refused,
+/// because the session has a turn (`busy`) or too many unfinished runs (`session_full`), is not posted.
 #[utoipa::path(post, path = "/v1/sessions/{session}/messages", tag = "sessions", params(("session" = String, Path)),
     request_body = MessageRequest,
     responses((status = 200, description = "The message was posted before", body = PostedMessage),
@@ -219,10 +223,15 @@ pub(super) async fn post(
         MessageAuthor::System => Author::System,
     };
     let (cause, dedupe) = (request.cause.map(Into::into), key.as_deref().map(Into::into));
-    let posted = session.post(NewMessage { author, content, cause, dedupe }).await.map_err(refused)?;
+    let wake = wake(request.wake, request.turn)?;
+    let session = match &authorized.identity.principal {
+        Some(principal) => session.acting_for(principal.clone()),
+        None => session,
+    };
+    let posted = session.post(NewMessage { author, content, cause, dedupe, wake }).await.map_err(refused)?;
     let status = if posted.repeated { StatusCode::OK } else { StatusCode::CREATED };
-    let (position, at, repeated) = (posted.position, posted.at.into(), posted.repeated);
-    Ok(json(status, &PostedMessage { position, at, repeated }))
+    let (position, at, repeated, run) = (posted.position, posted.at.into(), posted.repeated, posted.run);
+    Ok(json(status, &PostedMessage { position, at, repeated, run }))
 }
 
 fn content(text: Option<String>, content: Option<Vec<serde_json::Value>>) -> ApiResult<Vec<Content>> {
@@ -286,15 +295,16 @@ fn view(session: &SessionInfo) -> SessionView {
         closed: session.closed.as_ref().map(|closing| closing.at.into()),
         reason: session.closed.as_ref().map(|closing| closing.reason.to_string()),
         messages: session.messages,
+        settings: settings_view(&session.settings),
     }
 }
 
-fn message_view(message: SessionMessage) -> ApiResult<MessageView> {
-    let SessionMessage { position, at, author, content, cause } = message;
+pub(super) fn message_view(message: SessionMessage) -> ApiResult<MessageView> {
+    let SessionMessage { position, at, author, content, cause, woke, run } = message;
     let content =
         content.iter().map(serde_json::to_value).collect::<Result<_, _>>().map_err(|_| Refusal::internal())?;
     let (author, cause) = (author.as_str().to_owned(), cause.map(|cause| cause.to_string()));
-    Ok(MessageView { position, at: at.into(), author, content, cause })
+    Ok(MessageView { position, at: at.into(), author, content, cause, woke, run })
 }
 
 /// A cursor has the time and the name of the last session of a page.

@@ -73,4 +73,6 @@ pub enum EndReason {
     Failed,
     /// The client whose calls these are was removed.
     Removed,
+    /// The session was purged: there are no further events.
+    Purged,
 }

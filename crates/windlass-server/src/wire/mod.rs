@@ -16,6 +16,7 @@ mod problem;
 mod raw;
 mod run;
 mod session;
+mod session_turn;
 mod time;
 mod token;
 mod tool;
@@ -45,6 +46,10 @@ pub use session::{
     CloseRequest, CloseResponse, DataName, DataNames, DataRequest, DataView, MessageAuthor, MessagePage,
     MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionToolsRequest,
     SessionToolsView, SessionView,
+};
+pub use session_turn::{
+    ContextSectionView, ContextView, IdleResponse, MessageEvent, SessionEvent, SessionEventPage, SettingsRequest,
+    SettingsView, TurnMode, UnfinishedRun, WakeMode,
 };
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};

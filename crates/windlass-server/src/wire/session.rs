@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+use windlass::RunId;
 
+use super::session_turn::{SettingsRequest, SettingsView, TurnMode};
 use super::time::Time;
 
 /// A session.
@@ -27,6 +29,9 @@ pub struct SessionView {
     pub reason: Option<String>,
     /// Position of its latest message; 0 without messages.
     pub messages: u64,
+    /// Its settings, if they differ from those of a new session.
+    #[serde(default, skip_serializing_if = "SettingsView::is_default")]
+    pub settings: SettingsView,
 }
 
 /// A page of sessions.
@@ -51,6 +56,9 @@ pub struct SessionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub owner: Option<String>,
+    /// Settings to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<SettingsRequest>,
 }
 
 /// A change of the tools that a session shows. The parts are applied in the order of the fields, so `hide` wins.
@@ -133,6 +141,14 @@ pub struct MessageRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub cause: Option<String>,
+    /// Whether it wakes the session: then it starts a turn of the session's agent. If it is left out, the session's
+    /// setting decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<bool>,
+    /// What becomes of the turn while the session has one that is not over, if not what the session's setting says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(inline)]
+    pub turn: Option<TurnMode>,
 }
 
 /// A message of a session.
@@ -150,6 +166,13 @@ pub struct MessageView {
     /// What caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Whether it woke the session.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub woke: bool,
+    /// The turn that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "uuid")]
+    pub run: Option<RunId>,
 }
 
 /// A message that was posted.
@@ -161,6 +184,10 @@ pub struct PostedMessage {
     pub at: Time,
     /// Whether an earlier request with the same `Idempotency-Key` posted it.
     pub repeated: bool,
+    /// The turn that it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = "uuid")]
+    pub run: Option<RunId>,
 }
 
 /// Messages of a session, in order.

@@ -21,6 +21,7 @@ mod server;
 mod session_tools;
 mod sessions;
 mod shutdown;
+mod turns;
 mod visibility;
 mod visibility_matrix;
 mod webhook;

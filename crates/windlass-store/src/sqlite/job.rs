@@ -186,6 +186,24 @@ impl EncodedLines {
 }
 
 impl Records {
+    /// Records of a run.
+    pub(super) fn of(run: RunId, records: &[Record], keys: &SealingKeys) -> Result<Self, StoreError> {
+        let mut encoded = Self::default();
+        encoded.add(run, records, keys)?;
+        Ok(encoded)
+    }
+
+    /// One record that contains no secrets.
+    pub(super) fn plain(record: &Record) -> Result<Self, StoreError> {
+        let mut text = EncodedLines::default();
+        text.add(|line| record.write_line(line))?;
+        Ok(Self { count: 1, at: Some(record.at), text })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.text.bytes()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -349,9 +367,8 @@ impl Write {
             }
             Change::Create(creation) => self.create = Some(creation),
             Change::Start { run, creation, records } => {
-                let mut encoded = Records::default();
-                encoded.add(run, &records, keys)?;
-                self.starts.push(Start { run, creation, records: encoded });
+                let records = Records::of(run, &records, keys)?;
+                self.starts.push(Start { run, creation, records });
             }
             Change::Append(records) => {
                 let Guard::Owner { run, .. } = self.guard else {
@@ -369,9 +386,11 @@ impl Write {
             Change::Keys(list) => self.places = Some(list),
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
-            Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
             Change::Outcomes { at, outcomes } => self.outcomes = Some((at, outcomes)),
             Change::Tools { session, change } => self.tools.push((session, change)),
+            Change::Post { session, at, message, principal } => {
+                self.posts.push(EncodedPost::encode(session, at, message, principal)?);
+            }
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

@@ -99,7 +99,7 @@ impl WriteTx<'_> {
             self.apply_to_own_run(owner, write)?;
         }
         for start in starts {
-            self.start(start)?;
+            self.start(start.run, &start.creation, &start.records)?;
         }
         for message in messages {
             self.deliver(message)?;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use super::super::{Change, Commit, Creation, Guard, Message, StoreError, Turn};
 use super::Inner;
 use crate::id::RunId;
+use crate::run::state::RunState;
+use crate::time::Timestamp;
 
 /// What to do with a commit that is not refused.
 #[derive(PartialEq)]
@@ -19,10 +21,14 @@ impl Inner {
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
             self.check_outsider(&commit.changes)?;
             self.check_creations(&commit.changes, None)?;
-            self.refuse_closed_sessions(commit.changes.iter().filter_map(|change| match change {
-                Change::Start { run, creation, .. } if !self.runs.contains_key(run) => Some(creation),
-                _ => None,
-            }))?;
+            let started = || {
+                commit.changes.iter().filter_map(|change| match change {
+                    Change::Start { run, creation, .. } if !self.runs.contains_key(run) => Some((*run, creation)),
+                    _ => None,
+                })
+            };
+            self.refuse_closed_sessions(started().map(|(_, creation)| creation))?;
+            self.refuse_full_sessions(started())?;
             self.check_refs(&commit.changes, None)?;
             return Ok(CommitCheck::New);
         };
@@ -50,6 +56,10 @@ impl Inner {
         }
         self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
         self.refuse_closed_sessions(creation.into_iter())?;
+        let ends = |change: &Change| matches!(change, Change::State(RunState::Finished { .. }));
+        if !commit.changes.iter().any(ends) {
+            self.refuse_full_sessions(creation.map(|creation| (run, creation)).into_iter())?;
+        }
         self.check_refs(&commit.changes, Some(run))?;
         Ok(CommitCheck::New)
     }
@@ -95,6 +105,40 @@ impl Inner {
         Ok(())
     }
 
+    /// Refuses new runs in sessions that have as many unfinished runs as they may have. Not called for runs that an
+    /// owner starts.
+    fn refuse_full_sessions<'c>(
+        &self,
+        creations: impl Iterator<Item = (RunId, &'c Creation)>,
+    ) -> Result<(), StoreError> {
+        let mut before: Vec<(&Arc<str>, RunId)> = Vec::new();
+        for (run, creation) in creations {
+            let Some(session) = &creation.session else { continue };
+            let more: Vec<RunId> = before.iter().filter(|(other, _)| *other == session).map(|(_, run)| *run).collect();
+            if let Some((most, oldest)) = self.sessions.full(session, creation.most, more.len()) {
+                let run = oldest.or(more.first().copied()).unwrap_or(run);
+                return Err(StoreError::SessionFull { session: session.clone(), most, run });
+            }
+            before.push((session, run));
+        }
+        Ok(())
+    }
+
+    /// Refuses a turn while the session has one that is not over.
+    pub(super) fn refuse_turn(&self, session: &Arc<str>) -> Result<(), StoreError> {
+        self.sessions.turn(session).map_or(Ok(()), |turn| Err(self.busy(session, turn)))
+    }
+
+    /// Refuses a turn that has to wait for earlier turns.
+    pub(super) fn refuse_early(&self, session: &Arc<str>, run: RunId) -> Result<(), StoreError> {
+        self.sessions.turn_before(session, run).map_or(Ok(()), |turn| Err(self.busy(session, turn)))
+    }
+
+    fn busy(&self, session: &Arc<str>, turn: RunId) -> StoreError {
+        let since = self.runs.get(&turn).map_or(Timestamp::default(), |entry| entry.created);
+        StoreError::Busy { session: session.clone(), turn, since }
+    }
+
     /// Refuses new runs whose key or turn is taken, by an existing run or by one that the same commit creates before
     /// it.
     fn check_creations(&self, changes: &[Change], own: Option<(RunId, &Creation)>) -> Result<(), StoreError> {
@@ -121,7 +165,7 @@ impl Inner {
         Ok(())
     }
 
-    fn check_creation(&self, creation: &Creation, before: &[(RunId, &Creation)]) -> Result<(), StoreError> {
+    pub(super) fn check_creation(&self, creation: &Creation, before: &[(RunId, &Creation)]) -> Result<(), StoreError> {
         if let Some(key) = &creation.key {
             let same = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| run);
             if let Some(taken) = same.or_else(|| self.keys.get(key)) {
@@ -133,10 +177,10 @@ impl Inner {
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
             let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
-            if let Some((turn, _)) = before.iter().find(|(_, other)| is_turn(other)) {
-                return Err(StoreError::Busy { session: session.clone(), turn: *turn });
+            if let Some((turn, other)) = before.iter().find(|(_, other)| is_turn(other)) {
+                return Err(StoreError::Busy { session: session.clone(), turn: *turn, since: other.at });
             }
-            self.sessions.refuse_turn(session)?;
+            self.refuse_turn(session)?;
         }
         Ok(())
     }

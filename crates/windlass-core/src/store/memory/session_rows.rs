@@ -7,10 +7,10 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::super::{
-    Closing, Creation, DataEntry, DataKind, FileInfo, NewMessage, RecentOutcomes, SeenOutcome, SessionAccess,
+    Closing, Creation, DataEntry, DataKind, FileInfo, NewMessage, NewTurn, RecentOutcomes, SeenOutcome, SessionAccess,
     SessionAnswer, SessionChange, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionOperation,
-    SessionPath, SessionRefusal, SessionVerdict, SessionWrite, Sessions as SessionStore, StoreError,
-    refuse_session_write, tools_after,
+    SessionPath, SessionRefusal, SessionSizes, SessionVerdict, SessionWrite, Sessions as SessionStore, StartTurn,
+    Starter, StoreError, Turn, message_turn, refuse_session_write, tools_after,
 };
 use super::sessions::{Session, Sessions};
 use super::{Inner, MemoryStore, ready};
@@ -37,13 +37,16 @@ impl SessionRow {
         self.kept = true;
         let info = &mut self.info;
         match change {
-            SessionChange::Open { title, owner } => {
+            SessionChange::Open { title, owner, settings } => {
+                info.settings.apply(&settings);
                 info.title = title.or(info.title.take());
                 info.owner = info.owner.take().or(owner);
                 return SessionAnswer::Opened { created: false };
             }
             SessionChange::Title(title) => info.title = title,
-            SessionChange::Post(message) => return self.post(message, at),
+            SessionChange::Settings(settings) => info.settings.apply(&settings),
+            // Both start a run, so they are written by the store as a whole.
+            SessionChange::Post(_) | SessionChange::Start(_) => {}
             SessionChange::Set { kind, name, value } => drop(self.entries.insert((kind, name), (value, at))),
             SessionChange::Delete { kind, name } => {
                 return SessionAnswer::Deleted { existed: self.entries.remove(&(kind, name)).is_some() };
@@ -62,21 +65,21 @@ impl SessionRow {
         SessionAnswer::Done
     }
 
-    fn post(&mut self, message: NewMessage, at: Timestamp) -> SessionAnswer {
+    fn post(&mut self, message: NewMessage, at: Timestamp, woke: bool, run: Option<RunId>) -> SessionAnswer {
         self.kept = true;
         self.info.messages += 1;
         let position = self.info.messages;
-        let NewMessage { author, content, cause, dedupe } = message;
+        let NewMessage { author, content, cause, dedupe, wake: _ } = message;
         self.dedupe.extend(dedupe.map(|key| (key, position)));
-        self.messages.push(SessionMessage { position, at, author, content, cause });
-        SessionAnswer::Posted { position, at, repeated: false }
+        self.messages.push(SessionMessage { position, at, author, content, cause, woke, run });
+        SessionAnswer::Posted { position, at, repeated: false, run }
     }
 
     /// The message that has the dedupe key of this one.
     fn repeated(&self, message: &NewMessage) -> Option<SessionAnswer> {
         let position = self.dedupe.get(message.dedupe.as_ref()?)?;
         let first = self.messages.iter().find(|message| message.position == *position)?;
-        Some(SessionAnswer::Posted { position: *position, at: first.at, repeated: true })
+        Some(SessionAnswer::Posted { position: *position, at: first.at, repeated: true, run: first.run })
     }
 
     /// The number of entries besides this one.
@@ -84,9 +87,22 @@ impl SessionRow {
         self.entries.keys().filter(|(other, named)| *other == kind && named != name).count() as u64
     }
 
+    fn sizes(&self) -> SessionSizes {
+        let of = |text: serde_json::Result<String>| text.map_or(0, |text| text.len() as u64);
+        let values = self.entries.iter().filter(|((kind, _), _)| *kind == DataKind::Value);
+        let values: Vec<u64> = values.map(|(_, (value, _))| of(serde_json::to_string(value))).collect();
+        SessionSizes {
+            messages: self.messages.len() as u64,
+            message_bytes: self.messages.iter().map(|message| of(serde_json::to_string(&message.content))).sum(),
+            values: values.len() as u64,
+            value_bytes: values.iter().sum(),
+        }
+    }
+
     /// Removes everything but the fact that the session is closed.
     fn empty(&mut self) {
-        let info = SessionInfo { title: None, owner: None, tools: None, ..std::mem::take(&mut self.info) };
+        let (title, owner, tools, settings) = Default::default();
+        let info = SessionInfo { title, owner, tools, settings, ..std::mem::take(&mut self.info) };
         *self = Self { info, ..Self::default() };
     }
 }
@@ -102,16 +118,6 @@ impl Sessions {
             let row = &session.row;
             SessionAccess::admits(creation.principal.as_ref(), row.info.owner.as_ref(), row.kept)
         })
-    }
-
-    /// Posts a message of an owner's commit.
-    pub(super) fn post_if_open(&mut self, session: &Arc<str>, at: Timestamp, message: NewMessage) {
-        let Some(row) = self.all.get_mut(session).map(|session| &mut session.row) else { return };
-        if row.info.closed.is_some() {
-            tracing::warn!(%session, "a message of an outcome was left out: the session is closed");
-        } else if row.repeated(&message).is_none() {
-            row.post(message, at);
-        }
     }
 
     pub(super) fn add_outcomes(&mut self, session: Option<&Arc<str>>, at: Timestamp, outcomes: &[SeenOutcome]) {
@@ -134,6 +140,84 @@ impl Sessions {
 }
 
 impl Inner {
+    /// Posts a message of an owner's commit. The turn that it starts is never refused.
+    pub(super) fn post_if_open(
+        &mut self,
+        session: &Arc<str>,
+        at: Timestamp,
+        message: NewMessage,
+        principal: Option<&Arc<str>>,
+    ) {
+        let Some(row) = self.sessions.all.get(session).map(|session| &session.row) else { return };
+        if row.info.closed.is_some() {
+            tracing::warn!(%session, "a message of an outcome was left out: the session is closed");
+        } else if row.repeated(&message).is_none() {
+            let woken = row.info.settings.woken_by(&message);
+            self.post(session, at, message, woken.map(|_| principal));
+        }
+    }
+
+    /// Posts a message. If it wakes the session, starts the turn of the agent for this principal.
+    fn post(
+        &mut self,
+        name: &Arc<str>,
+        at: Timestamp,
+        message: NewMessage,
+        woken: Option<Option<&Arc<str>>>,
+    ) -> SessionAnswer {
+        let info = self.session_info(name).unwrap_or_default();
+        let turn = woken.and_then(|principal| {
+            let agent = info.settings.agent.as_ref()?;
+            Some(message_turn(&info, agent, info.messages + 1, at, principal))
+        });
+        let run = turn.as_ref().map(|turn| turn.run);
+        let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(at));
+        let answer = session.row.post(message, at, woken.is_some(), run);
+        if let Some(turn) = turn {
+            self.start_turn(turn);
+        }
+        answer
+    }
+
+    fn start_turn(&mut self, turn: NewTurn) {
+        let NewTurn { run, creation, record } = turn;
+        self.start(run, creation, vec![record]);
+        self.granted.push(run);
+    }
+
+    /// Refuses a turn that a write from outside or of an operation starts.
+    fn refuse_new_turn(&self, name: &Arc<str>, turn: Turn, starter: &Starter) -> Result<(), SessionRefusal> {
+        if turn == Turn::Refuse
+            && let Err(StoreError::Busy { turn, since, .. }) = self.refuse_turn(name)
+        {
+            return Err(SessionRefusal::Busy { turn, since });
+        }
+        match self.sessions.full(name, starter.most, 0) {
+            Some((most, Some(run))) => Err(SessionRefusal::Runs { most, run }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts a turn by its id, or finds the one that has it.
+    fn start_by_id(
+        &mut self,
+        info: &SessionInfo,
+        at: Timestamp,
+        start: &StartTurn,
+        starter: &Starter,
+    ) -> SessionVerdict {
+        let turn = start.turn(info, at, starter);
+        match self.check_creation(&super::Creation { turn: Turn::Queue, ..turn.creation.clone() }, &[]) {
+            Err(StoreError::KeyTaken { run }) => return Ok(SessionAnswer::Started { run, repeated: true }),
+            Err(StoreError::KeySpent { run }) => return Err(SessionRefusal::Spent { run }),
+            _ => {}
+        }
+        self.refuse_new_turn(&info.name, turn.creation.turn, starter)?;
+        let run = turn.run;
+        self.start_turn(turn);
+        Ok(SessionAnswer::Started { run, repeated: false })
+    }
+
     fn write_session(&mut self, write: SessionWrite) -> Result<SessionVerdict, StoreError> {
         if let Some(operation) = &write.by
             && let Some(verdict) = self.kept_verdict(operation)?
@@ -162,7 +246,7 @@ impl Inner {
     }
 
     fn decide_session_write(&mut self, write: &SessionWrite) -> SessionVerdict {
-        let SessionWrite { session: name, at, change, access, .. } = write;
+        let SessionWrite { session: name, at, change, access, starter, .. } = write;
         let row = self.sessions.all.get(name).map(|session| &session.row);
         if let (SessionChange::Post(message), Some(row)) = (change, row)
             && access.reaches(row.info.owner.as_ref())
@@ -181,6 +265,17 @@ impl Inner {
             return self.change_file(name, *at, change, by).map_err(SessionRefusal::File);
         }
         let created = row.is_none();
+        match (change, info) {
+            (SessionChange::Post(message), Some(info)) => {
+                let woken = info.settings.woken_by(message);
+                if let (Some(turn), true) = (woken, info.settings.agent.is_some()) {
+                    self.refuse_new_turn(name, turn, starter)?;
+                }
+                return Ok(self.post(name, *at, message.clone(), woken.map(|_| starter.principal.as_ref())));
+            }
+            (SessionChange::Start(start), Some(info)) => return self.start_by_id(&info, *at, start, starter),
+            _ => {}
+        }
         let session = self.sessions.all.entry(name.clone()).or_insert_with(|| Session::created(*at));
         match session.row.apply(change.clone(), *at) {
             SessionAnswer::Opened { .. } => Ok(SessionAnswer::Opened { created }),
@@ -193,10 +288,7 @@ impl Inner {
     }
 
     fn unfinished_run_of(&self, session: &str) -> Option<RunId> {
-        let is_open = |(run, entry): (&RunId, &super::RunRow)| {
-            (entry.session.as_deref() == Some(session) && !entry.is_finished()).then_some(*run)
-        };
-        self.runs.iter().filter_map(is_open).min()
+        self.sessions.all.get(session)?.unfinished.first().copied()
     }
 
     fn purge_session(&mut self, name: &Arc<str>) -> Result<(), StoreError> {
@@ -252,7 +344,12 @@ impl Inner {
 
 impl SessionStore for MemoryStore {
     fn write_session(&self, write: SessionWrite) -> BoxFuture<'_, Result<SessionVerdict, StoreError>> {
-        ready(self.inner.lock().write_session(write))
+        let mut inner = self.inner.lock();
+        let answer = inner.write_session(write);
+        let started = std::mem::take(&mut inner.granted);
+        drop(inner);
+        self.hooks.notify(&started);
+        ready(answer)
     }
 
     fn session(&self, name: Arc<str>) -> BoxFuture<'_, Result<Option<SessionInfo>, StoreError>> {
@@ -309,6 +406,17 @@ impl SessionStore for MemoryStore {
     fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>> {
         let inner = self.inner.lock();
         ready(Ok(inner.sessions.all.get(&session).map(|session| session.row.outcomes.clone()).unwrap_or_default()))
+    }
+
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> BoxFuture<'_, Result<Vec<RunId>, StoreError>> {
+        let inner = self.inner.lock();
+        let runs = inner.sessions.all.get(&session).into_iter().flat_map(|session| &session.unfinished);
+        ready(Ok(runs.copied().take(limit).collect()))
+    }
+
+    fn session_sizes(&self, session: Arc<str>) -> BoxFuture<'_, Result<SessionSizes, StoreError>> {
+        let inner = self.inner.lock();
+        ready(Ok(inner.sessions.all.get(&session).map(|session| session.row.sizes()).unwrap_or_default()))
     }
 
     fn purge_session(&self, name: Arc<str>) -> BoxFuture<'_, Result<(), StoreError>> {

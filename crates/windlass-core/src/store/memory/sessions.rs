@@ -1,10 +1,10 @@
 //! Sessions in memory: their turns, and the order of their records.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::{Creation, Entry as FeedRecord, SessionVerdict, StoreError};
+use super::super::{Creation, Entry as FeedRecord, SessionSettings, SessionVerdict, most_unfinished};
 use super::Inner;
 use super::session_rows::SessionRow;
 use crate::id::RunId;
@@ -26,6 +26,8 @@ pub(super) struct Session {
     pub(super) row: SessionRow,
     /// Runs that are kept, whatever their state.
     runs: usize,
+    /// Those that have not ended.
+    pub(super) unfinished: BTreeSet<RunId>,
     /// Turns that are not over; the first one is current.
     turns: VecDeque<RunId>,
     /// Records as position, run and sequence number.
@@ -33,7 +35,7 @@ pub(super) struct Session {
 }
 
 impl Sessions {
-    fn turn(&self, session: &str) -> Option<RunId> {
+    pub(super) fn turn(&self, session: &str) -> Option<RunId> {
         self.all.get(session)?.turns.front().copied()
     }
 
@@ -45,32 +47,31 @@ impl Sessions {
         self.turn(session).is_some()
     }
 
-    pub(super) fn refuse_turn(&self, session: &Arc<str>) -> Result<(), StoreError> {
-        match self.turn(session) {
-            Some(turn) => Err(StoreError::Busy { session: session.clone(), turn }),
-            None => Ok(()),
-        }
+    /// The turn that a run has to wait for.
+    pub(super) fn turn_before(&self, session: &str, run: RunId) -> Option<RunId> {
+        let turns = &self.all.get(session)?.turns;
+        turns.front().copied().filter(|turn| *turn != run && turns.contains(&run))
     }
 
-    /// Refuses a turn that has to wait for earlier turns.
-    pub(super) fn refuse_early(&self, session: &Arc<str>, run: RunId) -> Result<(), StoreError> {
-        let Some(found) = self.all.get(session) else { return Ok(()) };
-        match found.turns.front() {
-            Some(turn) if *turn != run && found.turns.contains(&run) => {
-                Err(StoreError::Busy { session: session.clone(), turn: *turn })
-            }
-            _ => Ok(()),
-        }
+    /// The limit of unfinished runs and the oldest of them, if the session has reached it with `more` besides.
+    pub(super) fn full(&self, session: &str, most: Option<u64>, more: usize) -> Option<(u64, Option<RunId>)> {
+        let found = self.all.get(session);
+        let default = SessionSettings::default();
+        let most = most_unfinished(found.map_or(&default, |found| &found.row.info.settings), most)?;
+        let unfinished = found.map(|found| &found.unfinished);
+        let count = unfinished.map_or(0, BTreeSet::len) + more;
+        (count as u64 >= most).then(|| (most, unfinished.and_then(|runs| runs.first().copied())))
     }
 
     /// Adds a run. It begins a session that does not exist yet, which belongs to the principal of the run.
-    pub(super) fn add_run(&mut self, session: &Arc<str>, creation: &Creation) {
+    pub(super) fn add_run(&mut self, session: &Arc<str>, run: RunId, creation: &Creation) {
         let found = self.all.entry(session.clone()).or_insert_with(|| {
             let mut session = Session::created(creation.at);
             session.row.info.owner = creation.principal.clone();
             session
         });
         found.runs += 1;
+        found.unfinished.insert(run);
     }
 
     /// A run is no longer kept. The session goes with its last run, unless something else of it is kept.
@@ -86,9 +87,11 @@ impl Sessions {
         self.all.entry(session.clone()).or_default().turns.push_back(run);
     }
 
-    /// Ends a turn. Returns the next turn if the ended one was current.
-    pub(super) fn end_turn(&mut self, session: &str, run: RunId) -> Option<RunId> {
-        let turns = &mut self.all.get_mut(session)?.turns;
+    /// Ends a run, and its turn if it is one. Returns the next turn if the ended one was current.
+    pub(super) fn end_run(&mut self, session: &str, run: RunId) -> Option<RunId> {
+        let found = self.all.get_mut(session)?;
+        found.unfinished.remove(&run);
+        let turns = &mut found.turns;
         let index = turns.iter().position(|turn| *turn == run)?;
         turns.remove(index);
         turns.front().copied().filter(|_| index == 0)

@@ -116,9 +116,14 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Consumed(vec![1]),
         Change::Refer { run: of, artifacts: Vec::new(), by: of },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
-        Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
         Change::Outcomes { at: at(1), outcomes: vec![SeenOutcome::New] },
         Change::Tools { session: "s".into(), change: ToolsChange::hide(["t"]) },
+        Change::Post {
+            session: "s".into(),
+            at: at(1),
+            message: NewMessage::text(Author::Tool, "too late").wake(),
+            principal: None,
+        },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.

@@ -41,6 +41,7 @@ fn change_as(
         change,
         by,
         access: SessionAccess::All,
+        starter: Default::default(),
     }))
 }
 
@@ -100,11 +101,18 @@ fn usage(store: &dyn Store) -> FileUsage {
 }
 
 fn open(store: &dyn Store) {
-    session_write(store, "s", SessionChange::Open { title: None, owner: None });
+    session_write(store, "s", SessionChange::Open { title: None, owner: None, settings: Default::default() });
 }
 
 fn session_write(store: &dyn Store, session: &str, change: SessionChange) {
-    let write = SessionWrite { session: session.into(), at: at(1), change, by: None, access: SessionAccess::All };
+    let write = SessionWrite {
+        session: session.into(),
+        at: at(1),
+        change,
+        by: None,
+        access: SessionAccess::All,
+        starter: Default::default(),
+    };
     must(must(block_on(store.sessions().write_session(write))).map_err(|refusal| refusal.sentence(session)));
 }
 
@@ -231,7 +239,7 @@ pub(super) fn e15_files_have_limits(store: &dyn Store) {
 
 pub(super) fn e15_contents_are_shared_and_kept_while_a_file_has_them(store: &dyn Store) {
     open(store);
-    session_write(store, "other", SessionChange::Open { title: None, owner: None });
+    session_write(store, "other", SessionChange::Open { title: None, owner: None, settings: Default::default() });
     let id = ArtifactId::of(b"shared");
     assert!(write(store, 1, "/a", b"shared").is_ok() && write(store, 1, "/b", b"shared").is_ok());
     let mine = upload_for(store, "other", b"shared", 10);
@@ -273,7 +281,7 @@ pub(super) fn e15_a_run_keeps_a_content_that_it_read(store: &dyn Store) {
 
 pub(super) fn e15_only_content_that_the_writer_may_read_becomes_a_file(store: &dyn Store) {
     open(store);
-    session_write(store, "other", SessionChange::Open { title: None, owner: None });
+    session_write(store, "other", SessionChange::Open { title: None, owner: None, settings: Default::default() });
     let theirs = upload_for(store, "other", b"theirs", 1_000);
     let refused = FileRefusal::NoContent { content: theirs.id };
     assert_eq!(change(store, 1, write_change("/a", theirs, FileExpectation::Any)), Err(refused));
@@ -317,7 +325,7 @@ pub(super) fn e15_w09_files_are_readonly_once_closed_and_purged_with_the_session
     for (at, bytes) in [("/a/b", &b"content"[..]), ("/c", b"shared")] {
         assert!(write(store, 1, at, bytes).is_ok());
     }
-    session_write(store, "other", SessionChange::Open { title: None, owner: None });
+    session_write(store, "other", SessionChange::Open { title: None, owner: None, settings: Default::default() });
     must(
         must(change_as(store, "other", 1, write_change("/mine", shared, FileExpectation::Any), None))
             .map_err(|_| "refused"),

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::scene::{Owner, at, finished, info, must, new, outside, record, run, start};
 use crate::store::{
-    Author, Change, Creation, DataKind, NewMessage, RecentOutcomes, SeenOutcome, SessionAccess, SessionAnswer,
-    SessionChange, SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionVerdict,
-    SessionWrite, Store, StoreError, Turn,
+    Author, Change, Creation, DataKind, NewMessage, RecentOutcomes, SeenOutcome, SessionAnswer, SessionChange,
+    SessionFilter, SessionInfo, SessionMessage, SessionOperation, SessionRefusal, SessionSettings, SessionVerdict,
+    SessionWrite, SettingsChange, Store, StoreError, Turn,
 };
 use crate::testing::block_on;
 use crate::tool::Content;
@@ -22,13 +22,8 @@ fn write_as(
     change: SessionChange,
     by: Option<SessionOperation>,
 ) -> Result<SessionVerdict, StoreError> {
-    block_on(store.sessions().write_session(SessionWrite {
-        session: "s".into(),
-        at: at(now),
-        change,
-        by,
-        access: SessionAccess::All,
-    }))
+    let write = SessionWrite { by, ..SessionWrite::outside("s".into(), at(now), change) };
+    block_on(store.sessions().write_session(write))
 }
 
 fn write(store: &dyn Store, now: i64, change: SessionChange) -> SessionVerdict {
@@ -36,7 +31,7 @@ fn write(store: &dyn Store, now: i64, change: SessionChange) -> SessionVerdict {
 }
 
 fn open(store: &dyn Store, now: i64) -> SessionVerdict {
-    write(store, now, SessionChange::Open { title: None, owner: None })
+    write(store, now, SessionChange::Open { title: None, owner: None, settings: SettingsChange::default() })
 }
 
 fn close(store: &dyn Store, now: i64) -> SessionVerdict {
@@ -45,7 +40,8 @@ fn close(store: &dyn Store, now: i64) -> SessionVerdict {
 
 fn says(text: &str, dedupe: Option<&str>) -> NewMessage {
     let content = vec![Content::text(text)];
-    NewMessage { author: Author::User, content, cause: Some("turn 1".into()), dedupe: dedupe.map(Into::into) }
+    let cause = Some("turn 1".into());
+    NewMessage { cause, dedupe: dedupe.map(Into::into), ..NewMessage::new(Author::User, content) }
 }
 
 fn post(store: &dyn Store, now: i64, text: &str, dedupe: Option<&str>) -> SessionVerdict {
@@ -53,7 +49,7 @@ fn post(store: &dyn Store, now: i64, text: &str, dedupe: Option<&str>) -> Sessio
 }
 
 fn posted(position: u64, now: i64, repeated: bool) -> SessionVerdict {
-    Ok(SessionAnswer::Posted { position, at: at(now), repeated })
+    Ok(SessionAnswer::Posted { position, at: at(now), repeated, run: None })
 }
 
 fn set(kind: DataKind, name: &str, value: Value) -> SessionChange {
@@ -98,6 +94,7 @@ pub(super) fn l20_a_session_is_opened_once_and_shown(store: &dyn Store) {
     let titled = |title: &str, owner: &str| SessionChange::Open {
         title: Some(title.into()).filter(|title: &Arc<str>| !title.is_empty()),
         owner: Some(owner.into()).filter(|owner: &Arc<str>| !owner.is_empty()),
+        settings: SettingsChange::default(),
     };
     assert_eq!(write(store, 5, titled("Trip", "")), Ok(SessionAnswer::Opened { created: true }));
     assert_eq!(
@@ -115,6 +112,7 @@ pub(super) fn l20_a_session_is_opened_once_and_shown(store: &dyn Store) {
         messages: 0,
         opened: true,
         tools: None,
+        settings: SessionSettings::default(),
     };
     assert_eq!(session(store), Some(expected.clone()));
     assert_eq!(write(store, 8, SessionChange::Title(Some("Journey".into()))), Ok(SessionAnswer::Done));
@@ -126,8 +124,9 @@ pub(super) fn l20_a_session_is_opened_once_and_shown(store: &dyn Store) {
 pub(super) fn l20_sessions_are_listed_newest_first_in_pages(store: &dyn Store) {
     let sessions = store.sessions();
     for (name, now) in [("b", 1), ("a", 1), ("late", 3), ("s", 2)] {
-        let change = SessionChange::Open { title: None, owner: Some(format!("owner of {name}").into()) };
-        let write = SessionWrite { session: name.into(), at: at(now), change, by: None, access: SessionAccess::All };
+        let owner = Some(format!("owner of {name}").into());
+        let change = SessionChange::Open { title: None, owner, settings: SettingsChange::default() };
+        let write = SessionWrite::outside(name.into(), at(now), change);
         must(must(block_on(sessions.write_session(write))).map_err(|refusal| refusal.sentence(name)));
     }
     assert_eq!(close(store, 9), Ok(SessionAnswer::Done));
@@ -179,6 +178,8 @@ pub(super) fn l20_messages_have_positions_and_are_read_in_pages(store: &dyn Stor
         author: Author::User,
         content: vec![Content::text("two")],
         cause: Some("turn 1".into()),
+        woke: false,
+        run: None,
     };
     assert_eq!(all[1], expected);
     let texts = |messages: &[SessionMessage]| messages.iter().map(SessionMessage::text).collect::<Vec<_>>();
@@ -228,7 +229,7 @@ pub(super) fn l20_a_closed_session_refuses_new_work(store: &dyn Store) {
     owner.write(vec![start(9, in_session(9)), Change::State(finished())]);
     assert_eq!(info(store, run(9)).session.as_deref(), Some("s"));
     for change in [
-        SessionChange::Open { title: None, owner: None },
+        SessionChange::Open { title: None, owner: None, settings: SettingsChange::default() },
         SessionChange::Title(Some("t".into())),
         set(DataKind::Value, "a", json!(1)),
         set(DataKind::Secret, "a", json!("x")),
@@ -281,7 +282,10 @@ pub(super) fn l20_l25_a_message_of_an_outcome_is_posted_with_it(store: &dyn Stor
     let mut owner = Owner::create_as(store, 1, in_session(1));
     let say = |text: &str, dedupe: &str| {
         let (session, message) = (Arc::from("s"), says(text, Some(dedupe)));
-        vec![Change::Append(vec![record(1, json!(text))]), Change::Post { session, at: at(4), message }]
+        vec![
+            Change::Append(vec![record(1, json!(text))]),
+            Change::Post { session, at: at(4), message, principal: None },
+        ]
     };
     let refused = Owner { store, run: run(1), epoch: 9, seq: 1 }.submit(say("stale", "k"));
     assert!(matches!(refused, Err(StoreError::Stale { .. })));
@@ -295,7 +299,8 @@ pub(super) fn l20_l25_a_message_of_an_outcome_is_posted_with_it(store: &dyn Stor
     owner.write(say("too late", "l"));
     assert_eq!(messages(store, 0, 9).len(), 1, "left out, and the owner's own changes are written");
     assert_eq!(owner.journal().len(), 3);
-    let outsider = outside(store, vec![Change::Post { session: "s".into(), at: at(4), message: says("x", None) }]);
+    let (session, message) = ("s".into(), says("x", None));
+    let outsider = outside(store, vec![Change::Post { session, at: at(4), message, principal: None }]);
     assert!(matches!(outsider, Err(StoreError::Invalid(_))), "{outsider:?}");
 }
 

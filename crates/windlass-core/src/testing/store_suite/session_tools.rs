@@ -30,6 +30,7 @@ fn write_with(
         change,
         by,
         access,
+        starter: Default::default(),
     })))
 }
 
@@ -38,7 +39,12 @@ fn change(store: &dyn Store, change: ToolsChange) -> SessionVerdict {
 }
 
 fn open(store: &dyn Store, session: &str, owner: Option<&str>) -> SessionVerdict {
-    write_to(store, session, SessionChange::Open { title: None, owner: owner.map(Into::into) }, None)
+    write_to(
+        store,
+        session,
+        SessionChange::Open { title: None, owner: owner.map(Into::into), settings: Default::default() },
+        None,
+    )
 }
 
 fn live(store: &dyn Store, session: &str) -> Arc<LiveTools> {
@@ -138,7 +144,7 @@ pub(super) fn l20_l28_a_write_reaches_the_sessions_of_its_principal_only(store: 
     assert!(open(store, "of ada", Some("ada")).is_ok() && open(store, "free", None).is_ok());
     let post = SessionChange::Post(NewMessage::text(Author::User, "hello").dedupe("k"));
     let writes = [
-        SessionChange::Open { title: Some("mine".into()), owner: Some("bob".into()) },
+        SessionChange::Open { title: Some("mine".into()), owner: Some("bob".into()), settings: Default::default() },
         SessionChange::Title(None),
         SessionChange::Set { kind: DataKind::Value, name: "n".into(), value: json!(1) },
         SessionChange::Delete { kind: DataKind::Secret, name: "n".into() },
@@ -203,7 +209,7 @@ pub(super) fn l20_l28_of_two_principals_that_create_a_session_at_once_one_gets_i
                 let creation = Creation { session, principal, own_session: true, ..new(n) };
                 return outside(store, vec![start(n, creation)]).is_ok();
             }
-            let open = SessionChange::Open { title: None, owner: Some(owner.clone()) };
+            let open = SessionChange::Open { title: None, owner: Some(owner.clone()), settings: Default::default() };
             let posts = SessionChange::Post(NewMessage::text(Author::User, principal));
             let access = || SessionAccess::Of(Some(owner.clone()));
             let opened = write_with(store, &name, open, None, access());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::scene::{
-    Owner, cancel, claim_at, due, finished, held, info, must, new, number, outside, post, record, run, start,
+    Owner, at, cancel, claim_at, due, finished, held, info, must, new, number, outside, post, record, run, start,
     suspended, text,
 };
 use crate::run::state::RunState;
@@ -17,7 +17,7 @@ fn turn(n: u8, session: &str, turn: Turn) -> Creation {
 }
 
 fn busy(n: u8) -> StoreError {
-    StoreError::Busy { session: "s".into(), turn: run(n) }
+    StoreError::Busy { session: "s".into(), turn: run(n), since: at(i64::from(n)) }
 }
 
 fn claim(store: &dyn Store, n: u8) -> Option<StoreError> {

@@ -15,12 +15,13 @@ pub(super) use write::{EncodedPost, SessionJob, forget_verdicts};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use windlass_core::store::{Closing, SessionInfo, StoreError};
+use windlass_core::RunId;
+use windlass_core::store::{Closing, SessionInfo, SessionSettings, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::tool::{LiveSessions, SessionTools};
 
-use super::log::unsigned;
-use super::read::decode;
+use super::log::{signed, unsigned};
+use super::read::{decode, size};
 use super::write_tx::JobError;
 
 /// The columns and tables that this version added.
@@ -85,7 +86,11 @@ CREATE TRIGGER sessions_sum
 ";
 
 /// The columns that version 12 added: `settings` and `tools` are JSON, or NULL in a session without them.
+/// `messages.woke` is NULL for a message that did not wake its session, and otherwise the run that it started, empty if
+/// the session had no agent. The index finds and counts the unfinished runs of a session.
 pub(super) const SETTINGS: &str = "
+ALTER TABLE messages ADD COLUMN woke BLOB;
+CREATE INDEX runs_unfinished ON runs (session, run) WHERE session IS NOT NULL AND phase < 4;
 DROP TRIGGER sessions_sum;
 ALTER TABLE sessions ADD COLUMN settings TEXT;
 ALTER TABLE sessions ADD COLUMN tools TEXT;
@@ -107,7 +112,8 @@ pub(super) const DAMAGED: [&str; 5] = [
      WHERE sum != windlass_sum(id, name, title, owner, created, closed, reason, messages, kept, settings, tools)",
     "SELECT NULL, 'message ' || position || ' of session ' ||
                   coalesce((SELECT name FROM sessions WHERE id = session), session)
-     FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)",
+     FROM messages WHERE sum != windlass_sum(session, position, at, author, cause, dedupe, body)
+                             + iif(woke IS NULL, 0, windlass_sum(woke))",
     "SELECT NULL, 'a value or secret of session ' || coalesce((SELECT sessions.name FROM sessions WHERE id = session), session)
      FROM session_data WHERE sum != windlass_sum(session, secret, name, at, value)",
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = verdicts.run), 'the answer to its write to a session' FROM verdicts
@@ -124,7 +130,7 @@ const INSERT: &str = "INSERT INTO sessions (id, name, created, kept, owner, sum)
 macro_rules! select_sessions {
     ($($which:literal),+) => {
         concat!(
-            "SELECT id, name, title, owner, created, closed, reason, messages, kept, tools,
+            "SELECT id, name, title, owner, created, closed, reason, messages, kept, tools, settings,
                     sum IS NULL OR sum = windlass_sum(id, name, title, owner, created, closed, reason, messages, kept,
                                                       settings, tools)
              FROM sessions ",
@@ -147,17 +153,19 @@ impl StoredSession {
     fn read(row: &Row<'_>) -> rusqlite::Result<Result<Self, StoreError>> {
         let name: String = row.get(1)?;
         let damaged = |name| StoreError::Damaged { run: None, place: format!("the row of session {name}") };
-        if !row.get::<_, bool>(10)? {
+        if !row.get::<_, bool>(11)? {
             return Ok(Err(damaged(name)));
         }
         let tools = match row.get::<_, Option<String>>(9)?.map(|text| decode::<SessionTools>(&text)).transpose() {
             Ok(tools) => tools.map(Arc::new),
             Err(_) => return Ok(Err(damaged(name))),
         };
+        let settings = row.get::<_, Option<String>>(10)?.map(|text| decode::<SessionSettings>(&text)).transpose();
+        let Ok(settings) = settings.map(Option::unwrap_or_default) else { return Ok(Err(damaged(name))) };
         let closed = row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros);
         let reason: Option<String> = row.get(6)?;
         let info = SessionInfo {
-            name: name.into(),
+            name: name.as_str().into(),
             title: row.get(2)?,
             owner: row.get(3)?,
             created: Timestamp::from_micros(row.get(4)?),
@@ -165,6 +173,7 @@ impl StoredSession {
             messages: unsigned(row.get(7)?),
             opened: row.get(8)?,
             tools,
+            settings,
         };
         Ok(Ok(Self { id: row.get(0)?, info }))
     }
@@ -192,6 +201,8 @@ pub(super) struct KnownSession {
     pub(super) is_closed: bool,
     /// Only opening a session can change it, and makes the writer forget this.
     pub(super) owner: Option<Arc<str>>,
+    /// Its own limit of unfinished runs.
+    pub(super) most: Option<u64>,
 }
 
 impl KnownSession {
@@ -201,6 +212,7 @@ impl KnownSession {
             id,
             is_closed: info.closed.is_some(),
             owner: info.owner,
+            most: info.settings.unfinished_runs,
         };
         Ok(found.map(known))
     }
@@ -226,6 +238,27 @@ pub(super) fn refresh(connection: &Connection, live: &LiveSessions) -> rusqlite:
     Ok(())
 }
 
+/// The unfinished runs of a session, oldest first.
+pub(super) const UNFINISHED: &str = "SELECT run FROM runs INDEXED BY runs_unfinished
+    WHERE session = ?1 AND phase < 4 ORDER BY run LIMIT ?2";
+
+/// Counts the unfinished runs of a session, up to a limit.
+const COUNT_UNFINISHED: &str = "SELECT count(*) FROM
+    (SELECT 1 FROM runs INDEXED BY runs_unfinished WHERE session = ?1 AND phase < 4 LIMIT ?2)";
+
+/// The unfinished runs of a session, oldest first, at most `limit`.
+pub(super) fn unfinished(connection: &Connection, session: i64, limit: usize) -> rusqlite::Result<Vec<RunId>> {
+    let mut statement = connection.prepare_cached(UNFINISHED)?;
+    let runs = statement.query_map(params![session, size(limit)], |row| row.get(0).map(RunId::from_bytes))?;
+    runs.collect()
+}
+
+/// The number of unfinished runs of a session, at most `limit`.
+pub(super) fn count_unfinished(connection: &Connection, session: i64, limit: u64) -> rusqlite::Result<u64> {
+    let arguments = params![session, signed(limit)];
+    connection.prepare_cached(COUNT_UNFINISHED)?.query_row(arguments, |row| row.get(0)).map(unsigned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::schema::tests::{is_indexed, plan};
@@ -245,7 +278,7 @@ mod tests {
             (files::BELOW, "SEARCH files USING PRIMARY KEY (session=? AND path>? AND path<?)"),
             (files::CHILDREN, "SEARCH files USING INDEX files_by_parent (session=? AND parent=? AND path>?)"),
             (files::USAGE, "SEARCH files USING COVERING INDEX files_by_size (session=?)"),
-            (purge::UNFINISHED, "SEARCH runs USING INDEX runs_by_session (session=?)"),
+            (UNFINISHED, "SEARCH runs USING INDEX runs_unfinished (session=?)"),
         ];
         for (sql, start) in expected {
             let plan = plan(sql);

@@ -3,23 +3,21 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::RunId;
 use windlass_core::store::{StoreError, Tidied};
 use windlass_core::time::Timestamp;
 use windlass_core::tool::SessionTools;
 
 use super::super::read::size;
 use super::super::write_tx::{JobError, WriteTx};
-use super::{StoredSession, outcomes};
+use super::{StoredSession, outcomes, unfinished};
 
 /// Sessions that one scan returns.
 const MAX_DUE: i64 = 16;
 
 /// Closed sessions whose time is over and whose runs have all ended.
 pub(super) const DUE: &str = "SELECT id FROM sessions WHERE closed <= ?1 AND closed IS NOT NULL AND kept = 1
-    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.session = sessions.id AND +runs.phase < 4) LIMIT ?2";
-
-pub(super) const UNFINISHED: &str = "SELECT run FROM runs WHERE session = ?1 AND +phase < 4 LIMIT 1";
+    AND NOT EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished WHERE runs.session = sessions.id AND runs.phase < 4)
+    LIMIT ?2";
 
 /// The sessions that retention empties now.
 pub(in crate::sqlite) fn due_sessions(view: &Connection, by: Option<Timestamp>) -> rusqlite::Result<Vec<i64>> {
@@ -44,7 +42,7 @@ impl WriteTx<'_> {
         if found.info.closed.is_none() {
             return Err(StoreError::SessionOpen { session }.into());
         }
-        if let Some(run) = unfinished_run(self.connection, found.id)? {
+        if let Some(run) = unfinished(self.connection, found.id, 1)?.pop() {
             return Err(StoreError::SessionBusy { session, run }.into());
         }
         self.connection.pragma_update(None, "secure_delete", true)?;
@@ -68,7 +66,7 @@ impl WriteTx<'_> {
         }
         let more = connection.prepare_cached("DELETE FROM session_data WHERE session = ?1")?.execute([id])?;
         outcomes::forget(connection, id)?;
-        let sql = "UPDATE sessions SET title = NULL, owner = NULL, tools = NULL, kept = 0
+        let sql = "UPDATE sessions SET title = NULL, owner = NULL, tools = NULL, settings = NULL, kept = 0
                    WHERE id = ?1 AND closed IS NOT NULL RETURNING name";
         let name: Option<Arc<str>> = connection.prepare_cached(sql)?.query_row([id], |row| row.get(0)).optional()?;
         name.into_iter().for_each(|name| self.sessions.show_tools(name, SessionTools::default()));
@@ -76,10 +74,6 @@ impl WriteTx<'_> {
         self.sessions.clear();
         Ok(SessionPurge { rows: removed + more + 1, is_done: true })
     }
-}
-
-fn unfinished_run(connection: &Connection, session: i64) -> rusqlite::Result<Option<RunId>> {
-    connection.prepare_cached(UNFINISHED)?.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
 }
 
 /// Deletes the row of a session of which nothing is kept.

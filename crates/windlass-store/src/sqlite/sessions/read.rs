@@ -5,9 +5,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
+use windlass_core::RunId;
 use windlass_core::store::{
     Author, DataEntry, DataKind, Promise, RecentOutcomes, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
-    SessionVerdict, SessionWrite, Sessions, StoreError,
+    SessionSizes, SessionVerdict, SessionWrite, Sessions, StoreError,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::tool::LiveTools;
@@ -19,15 +20,25 @@ use super::super::job::Job;
 use super::super::log::{signed, unsigned};
 use super::super::read::{ReadError, Readers, decode, size};
 use super::super::seal;
-use super::{SessionJob, StoredSession, select_sessions};
+use super::write::started_run;
+use super::{SessionJob, StoredSession, select_sessions, unfinished};
 
 pub(super) const LIST: &str = select_sessions!(
     "WHERE (created, name) < (?1, ?2) AND (?3 IS NULL OR (closed IS NULL) = ?3) AND (?4 IS NULL OR owner = ?4)
      ORDER BY created DESC, name DESC LIMIT ?5"
 );
 
-pub(super) const MESSAGES: &str = "SELECT session, position, at, author, cause, dedupe, body, sum FROM messages
-    WHERE session = ?1 AND position > ?2 ORDER BY position LIMIT ?3";
+pub(super) const MESSAGES: &str = "SELECT position, at, author, cause, body, woke,
+        sum = windlass_sum(session, position, at, author, cause, dedupe, body)
+              + iif(woke IS NULL, 0, windlass_sum(woke))
+    FROM messages WHERE session = ?1 AND position > ?2 ORDER BY position LIMIT ?3";
+
+/// The bytes are those of the stored text.
+const SIZES: &str = "SELECT
+    (SELECT count(*) FROM messages WHERE session = ?1),
+    (SELECT coalesce(sum(octet_length(body)), 0) FROM messages WHERE session = ?1),
+    (SELECT count(*) FROM session_data WHERE session = ?1 AND secret = 0),
+    (SELECT coalesce(sum(octet_length(value)), 0) FROM session_data WHERE session = ?1 AND secret = 0)";
 
 const VALUE: &str = "SELECT session, secret, name, at, value, sum FROM session_data
     WHERE session = ?1 AND secret = ?2 AND name = ?3";
@@ -99,6 +110,23 @@ impl Readers {
         decode(&text).map(Some).map_err(damaged)
     }
 
+    fn unfinished_runs(&self, session: &str, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        let Some(found) = self.find_session(session)? else { return Ok(Vec::new()) };
+        self.with_reader(None, |connection| Ok(unfinished(connection, found.id, limit)?))
+    }
+
+    fn session_sizes(&self, session: &str) -> Result<SessionSizes, StoreError> {
+        let Some(found) = self.find_session(session)? else { return Ok(SessionSizes::default()) };
+        self.with_reader(None, |connection| {
+            let sizes = |row: &Row<'_>| {
+                let number = |column| row.get(column).map(unsigned);
+                let (messages, message_bytes) = (number(0)?, number(1)?);
+                Ok(SessionSizes { messages, message_bytes, values: number(2)?, value_bytes: number(3)? })
+            };
+            Ok(connection.prepare_cached(SIZES)?.query_row([found.id], sizes)?)
+        })
+    }
+
     fn session_entries(&self, session: &str, kind: DataKind) -> Result<Vec<DataEntry>, StoreError> {
         let Some(found) = self.find_session(session)? else { return Ok(Vec::new()) };
         self.with_reader(None, |connection| {
@@ -123,17 +151,20 @@ fn damaged_entry(session: &str) -> ReadError {
 
 /// Reads the columns of [`MESSAGES`].
 fn message(row: &Row<'_>, session: &str) -> Result<SessionMessage, ReadError> {
-    let position = unsigned(row.get(1)?);
+    let position = unsigned(row.get(0)?);
     let damaged = || {
         let location = format!("message {position} of session {session}");
         ReadError::Damaged(Damage { run: None, location })
     };
-    if !checksum::is_intact(row, 7)? {
+    if row.get::<_, Option<bool>>(6)? != Some(true) {
         return Err(damaged());
     }
-    let author = Author::from_name(row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?).ok_or_else(damaged)?;
-    let content = decode(row.get_ref(6)?.as_str().map_err(rusqlite::Error::from)?)?;
-    Ok(SessionMessage { position, at: Timestamp::from_micros(row.get(2)?), author, content, cause: row.get(4)? })
+    let author = Author::from_name(row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?).ok_or_else(damaged)?;
+    let content = decode(row.get_ref(4)?.as_str().map_err(rusqlite::Error::from)?)?;
+    let woke: Option<Vec<u8>> = row.get(5)?;
+    let run = woke.as_deref().and_then(started_run);
+    let (at, cause, woke) = (Timestamp::from_micros(row.get(1)?), row.get(3)?, woke.is_some());
+    Ok(SessionMessage { position, at, author, content, cause, woke, run })
 }
 
 impl Sessions for SqliteStore {
@@ -197,6 +228,14 @@ impl Sessions for SqliteStore {
 
     fn recent_outcomes(&self, session: Arc<str>) -> BoxFuture<'_, Result<RecentOutcomes, StoreError>> {
         Box::pin(async move { self.readers.recent_outcomes(&session) })
+    }
+
+    fn unfinished_runs(&self, session: Arc<str>, limit: usize) -> BoxFuture<'_, Result<Vec<RunId>, StoreError>> {
+        Box::pin(async move { self.readers.unfinished_runs(&session, limit) })
+    }
+
+    fn session_sizes(&self, session: Arc<str>) -> BoxFuture<'_, Result<SessionSizes, StoreError>> {
+        Box::pin(async move { self.readers.session_sizes(&session) })
     }
 
     fn purge_session(&self, name: Arc<str>) -> BoxFuture<'_, Result<(), StoreError>> {

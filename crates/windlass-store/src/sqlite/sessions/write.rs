@@ -4,22 +4,23 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::limits;
 use windlass_core::store::{
-    DataKind, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionRefusal,
-    SessionVerdict, SessionWrite, StoreError, refuse_session_write, tools_after,
+    DataKind, NewMessage, NewTurn, SessionAccess, SessionAnswer, SessionChange, SessionInfo, SessionOperation,
+    SessionRefusal, SessionVerdict, SessionWrite, SettingsChange, Starter, StoreError, Turn, message_turn,
+    most_unfinished, refuse_session_write, tools_after, turn_key,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::tool::ToolsChange;
+use windlass_core::{RunId, limits};
 
 use super::super::checksum;
-use super::super::job::{RunPhase, encode};
+use super::super::job::{Records, RunPhase, encode};
 use super::super::log::unsigned;
 use super::super::read;
 use super::super::seal;
 use super::super::sealing_keys::SealingKeys;
 use super::super::write_tx::{JobError, WriteTx};
-use super::{StoredSession, insert};
+use super::{StoredSession, count_unfinished, insert, unfinished};
 
 /// A write to a session, encoded on the thread that submits it.
 pub(in crate::sqlite) struct SessionJob {
@@ -31,24 +32,34 @@ pub(in crate::sqlite) struct SessionJob {
     text: String,
     pub(super) by: Option<SessionOperation>,
     access: SessionAccess,
+    starter: Starter,
+    /// The first record of a turn that is started by its id.
+    record: Records,
 }
 
 impl SessionJob {
     pub(in crate::sqlite) fn encode(write: SessionWrite, keys: &SealingKeys) -> Result<Self, StoreError> {
-        let SessionWrite { session, at, mut change, by, access } = write;
+        let SessionWrite { session, at, mut change, by, access, starter } = write;
+        let mut record = Records::default();
         let text = match &mut change {
             SessionChange::Post(message) => encode(&message.content)?,
             SessionChange::Set { kind: DataKind::Value, value, .. } => encode(&value.take())?,
             SessionChange::Set { kind: DataKind::Secret, name, value } => {
                 seal::seal_secret(keys, &session, name, &value.take())?
             }
+            SessionChange::Start(start) => {
+                // The record does not depend on the session that it is written to.
+                let turn = start.turn(&SessionInfo::default(), at, &starter);
+                record = Records::of(turn.run, &[turn.record], keys)?;
+                String::new()
+            }
             _ => String::new(),
         };
-        Ok(Self { session, at, change, text, by, access })
+        Ok(Self { session, at, change, text, by, access, starter, record })
     }
 
     pub(in crate::sqlite) fn bytes(&self) -> usize {
-        self.text.len()
+        self.text.len() + self.record.bytes()
     }
 }
 
@@ -57,12 +68,18 @@ pub(in crate::sqlite) struct EncodedPost {
     session: Arc<str>,
     at: Timestamp,
     message: NewMessage,
+    principal: Option<Arc<str>>,
     text: String,
 }
 
 impl EncodedPost {
-    pub(in crate::sqlite) fn encode(session: Arc<str>, at: Timestamp, message: NewMessage) -> Result<Self, StoreError> {
-        Ok(Self { session, at, text: encode(&message.content)?, message })
+    pub(in crate::sqlite) fn encode(
+        session: Arc<str>,
+        at: Timestamp,
+        message: NewMessage,
+        principal: Option<Arc<str>>,
+    ) -> Result<Self, StoreError> {
+        Ok(Self { session, at, text: encode(&message.content)?, message, principal })
     }
 
     pub(in crate::sqlite) fn bytes(&self) -> usize {
@@ -70,7 +87,7 @@ impl EncodedPost {
     }
 }
 
-pub(super) const BY_DEDUPE: &str = "SELECT position, at FROM messages WHERE session = ?1 AND dedupe = ?2";
+pub(super) const BY_DEDUPE: &str = "SELECT position, at, woke FROM messages WHERE session = ?1 AND dedupe = ?2";
 
 pub(super) const VERDICT: &str = "SELECT run, key, body, sum FROM verdicts WHERE run = ?1 AND key = ?2";
 
@@ -143,7 +160,50 @@ impl WriteTx<'_> {
             _ => 0,
         };
         let refused = refuse_session_write(&job.change, &job.access, found.map(|session| &session.info), |_| others);
-        Ok(refused.map(|()| None))
+        match (refused, found, &job.change) {
+            (Ok(()), Some(session), SessionChange::Post(message)) => {
+                let settings = &session.info.settings;
+                let woken = settings.woken_by(message).filter(|_| settings.agent.is_some());
+                let refused = match woken {
+                    Some(turn) => self.refuse_turn(session, turn, &job.starter)?,
+                    None => Ok(()),
+                };
+                Ok(refused.map(|()| None))
+            }
+            (Ok(()), Some(session), SessionChange::Start(start)) => {
+                let key = turn_key(&session.info, &start.id);
+                if let Some(run) = self.keyed(&key)? {
+                    return Ok(Ok(Some(SessionAnswer::Started { run, repeated: true })));
+                }
+                if let Some(run) = self.tombstone(&key)? {
+                    return Ok(Err(SessionRefusal::Spent { run }));
+                }
+                Ok(self.refuse_turn(session, session.info.settings.turns.into(), &job.starter)?.map(|()| None))
+            }
+            (refused, _, _) => Ok(refused.map(|()| None)),
+        }
+    }
+
+    /// Whether a turn that a write from outside or of an operation starts is refused.
+    fn refuse_turn(
+        &self,
+        session: &StoredSession,
+        turn: Turn,
+        starter: &Starter,
+    ) -> Result<Result<(), SessionRefusal>, JobError> {
+        if turn == Turn::Refuse
+            && let Some((turn, since)) = self.turn(&session.info.name)?
+        {
+            return Ok(Err(SessionRefusal::Busy { turn, since }));
+        }
+        let most = most_unfinished(&session.info.settings, starter.most);
+        if let Some(most) = most
+            && count_unfinished(self.connection, session.id, most)? >= most
+            && let Some(run) = unfinished(self.connection, session.id, 1)?.pop()
+        {
+            return Ok(Err(SessionRefusal::Runs { most, run }));
+        }
+        Ok(Ok(()))
     }
 
     fn apply_session_change(
@@ -153,24 +213,39 @@ impl WriteTx<'_> {
     ) -> Result<SessionAnswer, JobError> {
         let connection = self.connection;
         let created = found.is_none();
-        let info = found.as_ref().map(|session| session.info.clone()).unwrap_or_default();
-        let id = match found {
-            Some(session) => session.id,
-            None => insert(connection, &job.session, job.at, true, None)?,
+        let session = match found {
+            Some(session) => session,
+            None => {
+                let id = insert(connection, &job.session, job.at, true, None)?;
+                StoredSession { id, info: SessionInfo::default() }
+            }
         };
+        let id = session.id;
         let update = |sql: &str, values: &[&dyn rusqlite::ToSql]| connection.prepare_cached(sql)?.execute(values);
         match &job.change {
-            SessionChange::Open { title, owner } => {
+            SessionChange::Open { title, owner, settings } => {
                 let sql = "UPDATE sessions SET title = coalesce(?2, title), owner = coalesce(owner, ?3), kept = 1
                            WHERE id = ?1";
                 update(sql, &[&id, title, owner])?;
                 self.sessions.forget(&job.session);
+                if !settings.is_empty() {
+                    self.configure(&job.session, &session, settings)?;
+                }
                 return Ok(SessionAnswer::Opened { created });
             }
+            SessionChange::Settings(settings) => self.configure(&job.session, &session, settings)?,
             SessionChange::Title(title) => {
                 update("UPDATE sessions SET title = ?2, kept = 1 WHERE id = ?1", &[&id, title])?;
             }
-            SessionChange::Post(message) => return Ok(post(connection, id, job.at, message, &job.text)?),
+            SessionChange::Post(message) => {
+                let principal = job.starter.principal.as_ref();
+                return self.post(&session, job.at, message, &job.text, principal);
+            }
+            SessionChange::Start(start) => {
+                let turn = start.turn(&session.info, job.at, &job.starter);
+                self.start(turn.run, &turn.creation, &job.record)?;
+                return Ok(SessionAnswer::Started { run: turn.run, repeated: false });
+            }
             SessionChange::Set { kind, name, .. } => {
                 let sql = "INSERT OR REPLACE INTO session_data (session, secret, name, at, value, sum)
                            VALUES (?1, ?2, ?3, ?4, ?5, windlass_sum(?1, ?2, ?3, ?4, ?5))";
@@ -182,7 +257,7 @@ impl WriteTx<'_> {
                 return Ok(SessionAnswer::Deleted { existed: update(sql, &[&id, &is_secret(*kind), name])? > 0 });
             }
             SessionChange::Tools(change) => {
-                let tools = tools_after(&info, change);
+                let tools = tools_after(&session.info, change);
                 let text = (!tools.is_default()).then(|| encode(&tools)).transpose()?;
                 update("UPDATE sessions SET tools = ?2, kept = 1 WHERE id = ?1", &[&id, &text])?;
                 self.sessions.show_tools(job.session.clone(), tools.clone());
@@ -221,17 +296,62 @@ impl WriteTx<'_> {
 
     /// Posts the messages of an owner's commit.
     pub(in crate::sqlite) fn post_messages(&mut self, posts: &[EncodedPost]) -> Result<(), JobError> {
-        for EncodedPost { session, at, message, text } in posts {
+        for EncodedPost { session, at, message, principal, text } in posts {
             let found = StoredSession::find(self.connection, session)?.transpose()?;
             let Some(found) = found else { continue };
             if found.info.closed.is_some() {
                 tracing::warn!(%session, "a message of an outcome was left out: the session is closed");
             } else if repeated(self.connection, found.id, message)?.is_none() {
-                post(self.connection, found.id, *at, message, text)?;
+                self.post(&found, *at, message, text, principal.as_ref())?;
             }
         }
         Ok(())
     }
+
+    /// Posts a message, and starts the turn that it wakes the session for.
+    fn post(
+        &mut self,
+        session: &StoredSession,
+        at: Timestamp,
+        message: &NewMessage,
+        text: &str,
+        principal: Option<&Arc<str>>,
+    ) -> Result<SessionAnswer, JobError> {
+        let connection = self.connection;
+        let sql = "UPDATE sessions SET messages = messages + 1, kept = 1 WHERE id = ?1 RETURNING messages";
+        let position: i64 = connection.prepare_cached(sql)?.query_row([session.id], |row| row.get(0))?;
+        let (info, wakes) = (&session.info, session.info.settings.woken_by(message).is_some());
+        let agent = info.settings.agent.as_ref().filter(|_| wakes);
+        let turn = agent.map(|agent| message_turn(info, agent, unsigned(position), at, principal));
+        let run = turn.as_ref().map(|turn| turn.run);
+        let woke = wakes.then(|| run.map(|run| run.as_bytes().to_vec()).unwrap_or_default());
+        let sql = "INSERT INTO messages (session, position, at, author, cause, dedupe, body, woke, sum)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                                                           + iif(?8 IS NULL, 0, windlass_sum(?8)))";
+        let (author, NewMessage { cause, dedupe, .. }) = (message.author.as_str(), message);
+        let values = params![session.id, position, at.as_micros(), author, cause, dedupe, text, woke];
+        connection.prepare_cached(sql)?.execute(values)?;
+        if let Some(NewTurn { run, creation, record }) = turn {
+            // The arguments name the session and the message, so they contain no secrets.
+            self.start(run, &creation, &Records::plain(&record)?)?;
+        }
+        Ok(SessionAnswer::Posted { position: unsigned(position), at, repeated: false, run })
+    }
+
+    fn configure(&mut self, name: &Arc<str>, session: &StoredSession, change: &SettingsChange) -> Result<(), JobError> {
+        let mut settings = session.info.settings.clone();
+        settings.apply(change);
+        let text = if settings.is_default() { None } else { Some(encode(&settings)?) };
+        let sql = "UPDATE sessions SET settings = ?2, kept = 1 WHERE id = ?1";
+        self.connection.prepare_cached(sql)?.execute(params![session.id, text])?;
+        self.sessions.forget(name);
+        Ok(())
+    }
+}
+
+/// The run in the column `woke`; `None` if the session had no agent.
+pub(super) fn started_run(woke: &[u8]) -> Option<RunId> {
+    woke.try_into().ok().map(RunId::from_bytes)
 }
 
 fn is_secret(kind: DataKind) -> bool {
@@ -243,26 +363,10 @@ fn repeated(connection: &Connection, session: i64, message: &NewMessage) -> rusq
     let Some(dedupe) = &message.dedupe else { return Ok(None) };
     let first = |row: &rusqlite::Row<'_>| {
         let (position, at) = (unsigned(row.get(0)?), Timestamp::from_micros(row.get(1)?));
-        Ok(SessionAnswer::Posted { position, at, repeated: true })
+        let run = row.get::<_, Option<Vec<u8>>>(2)?.as_deref().and_then(started_run);
+        Ok(SessionAnswer::Posted { position, at, repeated: true, run })
     };
     connection.prepare_cached(BY_DEDUPE)?.query_row(params![session, dedupe], first).optional()
-}
-
-fn post(
-    connection: &Connection,
-    session: i64,
-    at: Timestamp,
-    message: &NewMessage,
-    text: &str,
-) -> rusqlite::Result<SessionAnswer> {
-    let sql = "UPDATE sessions SET messages = messages + 1, kept = 1 WHERE id = ?1 RETURNING messages";
-    let position: i64 = connection.prepare_cached(sql)?.query_row([session], |row| row.get(0))?;
-    let sql = "INSERT INTO messages (session, position, at, author, cause, dedupe, body, sum)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7))";
-    let (author, NewMessage { cause, dedupe, .. }) = (message.author.as_str(), message);
-    let values = params![session, position, at.as_micros(), author, cause, dedupe, text];
-    connection.prepare_cached(sql)?.execute(values)?;
-    Ok(SessionAnswer::Posted { position: unsigned(position), at, repeated: false })
 }
 
 fn kept_verdict(connection: &Connection, run: i64, key: &str) -> Result<Option<SessionVerdict>, JobError> {

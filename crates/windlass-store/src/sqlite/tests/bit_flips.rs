@@ -10,7 +10,7 @@ use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
 use windlass_core::store::{
     Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SeenOutcome, SessionAccess,
-    SessionChange, SessionFilter, SessionOperation, SessionWrite, Sessions, Turn,
+    SessionChange, SessionFilter, SessionOperation, SessionWrite, Sessions, SettingsChange, Turn,
 };
 use windlass_core::tool::{Content, ToolsChange};
 
@@ -94,19 +94,13 @@ fn fill(store: &SqliteStore) {
 /// An open session with messages, a value, a secret and the verdict on a write, and a closed one.
 fn fill_sessions(store: &SqliteStore) {
     let write = |session: &str, change, by| {
-        let write = SessionWrite {
-            session: session.into(),
-            at: Timestamp::from_micros(6),
-            change,
-            by,
-            access: SessionAccess::All,
-        };
+        let write = SessionWrite { by, ..SessionWrite::outside(session.into(), Timestamp::from_micros(6), change) };
         block_on(store.write_session(write)).unwrap().unwrap()
     };
     let say = |text: &str| {
         let content = vec![Content::text(text)];
         let (cause, dedupe) = (Some("turn 1".into()), Some(text.into()));
-        SessionChange::Post(NewMessage { author: Author::Agent, content, cause, dedupe })
+        SessionChange::Post(NewMessage { cause, dedupe, ..NewMessage::new(Author::Agent, content) })
     };
     let set = |kind, value| SessionChange::Set { kind, name: "n".into(), value };
     write("s", say("hello"), None);
@@ -114,7 +108,15 @@ fn fill_sessions(store: &SqliteStore) {
     write("s", set(DataKind::Value, json!({"a": 1})), None);
     write("s", set(DataKind::Secret, json!("hush")), None);
     write("s", SessionChange::Tools(ToolsChange::hide(["pay"])), None);
-    write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()) }, None);
+    write(
+        "done",
+        SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()), settings: Default::default() },
+        None,
+    );
+    let settings = SettingsChange::default().model("m-1").agent("agent");
+    write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()), settings }, None);
+    let wakes = NewMessage::text(Author::User, "wake up").wake();
+    write("s", SessionChange::Post(wakes), None);
     write("done", SessionChange::Close { reason: "over".into() }, None);
 }
 

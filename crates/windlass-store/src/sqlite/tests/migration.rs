@@ -4,6 +4,7 @@ use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
 use windlass_core::store::{
     Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionAccess, SessionChange, SessionWrite, Sessions,
+    SettingsChange,
 };
 
 use super::super::schema::VERSION;
@@ -278,7 +279,7 @@ fn w08_l28_a_file_of_version_9_is_upgraded_and_its_runs_name_no_principal() {
 
 /// What version 11 added.
 const WITHOUT_SESSIONS: &str = "DROP TRIGGER sessions_sum;
-    DROP INDEX sessions_by_age; DROP INDEX sessions_closed;
+    DROP INDEX sessions_by_age; DROP INDEX sessions_closed; DROP INDEX runs_unfinished;
     DROP TABLE messages; DROP TABLE session_data; DROP TABLE verdicts;
     DROP VIEW run; DROP VIEW journal;
     ALTER TABLE sessions DROP COLUMN title; ALTER TABLE sessions DROP COLUMN owner;
@@ -325,14 +326,7 @@ fn w08_l20_the_sessions_of_a_file_of_version_10_are_open_and_can_be_written_to()
     assert_eq!((session().created.as_micros(), session().closed, session().messages), (5, None, 0));
     let write = |change| {
         let at = windlass_core::time::Timestamp::from_micros(9);
-        block_on(store.write_session(SessionWrite {
-            session: "s".into(),
-            at,
-            change,
-            by: None,
-            access: SessionAccess::All,
-        }))
-        .unwrap()
+        block_on(store.write_session(SessionWrite::outside("s".into(), at, change))).unwrap()
     };
     write(SessionChange::Post(NewMessage::text(Author::User, "hello"))).unwrap();
     write(SessionChange::Close { reason: "over".into() }).unwrap();
@@ -357,14 +351,14 @@ fn w08_l20_a_file_of_version_11_is_upgraded_and_keeps_its_sessions() {
     assert!(session("old").closed.is_some());
     let messages = block_on(store.session_messages("ada".into(), 0, 9)).unwrap();
     assert_eq!(messages.iter().map(|message| message.text()).collect::<Vec<_>>(), ["hello", "ho"]);
-    let write = SessionWrite {
-        session: "ada".into(),
-        at: Timestamp::from_micros(9),
-        change: SessionChange::Title(Some("Trip to Pisa".into())),
-        by: None,
-        access: SessionAccess::All,
+    let write = |change| {
+        let write = SessionWrite::outside("ada".into(), Timestamp::from_micros(9), change);
+        block_on(store.write_session(write)).unwrap().unwrap()
     };
-    block_on(store.write_session(write)).unwrap().unwrap();
+    write(SessionChange::Title(Some("Trip to Pisa".into())));
+    write(SessionChange::Settings(SettingsChange::default().agent("agent")));
+    let woken = write(SessionChange::Post(NewMessage::text(Author::User, "up").wake()));
+    assert!(woken.started().is_some());
     drop(store);
     assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
     edit(&path).execute_batch("DROP TRIGGER sessions_sum; UPDATE sessions SET settings = '{}'").unwrap();

@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod group;
 mod inline_writes;
+mod many_messages;
 mod migration;
 mod opening;
 mod outage;

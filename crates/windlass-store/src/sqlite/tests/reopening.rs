@@ -76,7 +76,7 @@ fn queued_turns_keep_their_order_over_a_restart() {
     drop(store);
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(due(&store, 10), (vec![run(2)], None));
-    let busy = StoreError::Busy { session: "s".into(), turn: run(2) };
+    let busy = StoreError::Busy { session: "s".into(), turn: run(2), since: Timestamp::default() };
     assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(busy));
     assert_eq!(block_on(store.claim(run(2), claimant())).unwrap().epoch, 1);
     commit(&store, owner(2, 1, vec![finish()])).unwrap();

@@ -1,7 +1,5 @@
 //! Ownership of runs: claims, releases and leases.
 
-use std::sync::Arc;
-
 use rusqlite::{OptionalExtension, params};
 use windlass_core::run::state::RunState;
 use windlass_core::store::StoreError;
@@ -24,7 +22,8 @@ struct LastOwner {
     clean: bool,
 }
 
-pub(super) const FIRST_TURN: &str = "SELECT id, run, (SELECT name FROM sessions WHERE sessions.id = runs.session)
+pub(super) const FIRST_TURN: &str =
+    "SELECT id, run, (SELECT name FROM sessions WHERE sessions.id = runs.session), created
     FROM runs WHERE session = ?1 AND turn IS NOT NULL ORDER BY id LIMIT 1";
 
 impl WriteTx<'_> {
@@ -114,10 +113,16 @@ impl WriteTx<'_> {
 
     /// Refuses a turn that is not the first of its session.
     fn refuse_unless_first_turn(&self, head: &RunHead) -> Result<(), JobError> {
-        let (id, turn, session) = self.connection.prepare_cached(FIRST_TURN)?.query_row([head.session], |row| {
-            Ok((row.get::<_, i64>(0)?, RunId::from_bytes(row.get(1)?), row.get::<_, Arc<str>>(2)?))
-        })?;
-        if id == head.id { Ok(()) } else { Err(StoreError::Busy { session, turn }.into()) }
+        let first = |row: &rusqlite::Row<'_>| {
+            let busy = StoreError::Busy {
+                session: row.get(2)?,
+                turn: RunId::from_bytes(row.get(1)?),
+                since: Timestamp::from_micros(row.get(3)?),
+            };
+            Ok((row.get::<_, i64>(0)?, busy))
+        };
+        let (id, busy) = self.connection.prepare_cached(FIRST_TURN)?.query_row([head.session], first)?;
+        if id == head.id { Ok(()) } else { Err(busy.into()) }
     }
 
     pub(in crate::sqlite) fn release(&mut self, run: RunId, epoch: u64) -> Result<(), JobError> {

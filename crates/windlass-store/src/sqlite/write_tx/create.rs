@@ -6,13 +6,13 @@ use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
-use windlass_core::store::{Creation, SessionAccess, StoreError, Turn};
+use windlass_core::store::{Creation, SessionAccess, SessionSettings, StoreError, Turn, most_unfinished};
 use windlass_core::time::Timestamp;
 use windlass_core::tool::SessionTools;
 
 use super::super::checksum::{run_checksum, run_is_intact};
 use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
-use super::super::job::{EncodedState, RunPhase, Start, Write};
+use super::super::job::{EncodedState, Records, RunPhase, Start, Write};
 use super::super::log::{JournalTail, signed};
 use super::super::sessions::{self, KnownSession};
 use super::{JobError, WriteTx, damaged_row};
@@ -29,6 +29,9 @@ impl WriteTx<'_> {
         if let Some((run, creation)) = created {
             self.check_creation(run, creation, &[])?;
             self.refuse_closed_session(creation)?;
+            if !write.finishes() {
+                self.refuse_full_session(run, creation, &[])?;
+            }
         }
         if write.starts.is_empty() {
             return Ok(Vec::new());
@@ -45,7 +48,10 @@ impl WriteTx<'_> {
                 // What an owner starts belongs to the work of a run that is there already, so it is not refused. Damage
                 // must be found before anything is written.
                 Some(session) if owner.is_some() => drop(self.known_session(session)?),
-                _ => self.refuse_closed_session(&start.creation)?,
+                _ => {
+                    self.refuse_closed_session(&start.creation)?;
+                    self.refuse_full_session(start.run, &start.creation, &before)?;
+                }
             }
             before.push((start.run, &start.creation));
             starts.push(start);
@@ -67,10 +73,10 @@ impl WriteTx<'_> {
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
             let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
-            let turn = before.iter().find(|(_, other)| is_turn(other)).map(|(run, _)| *run);
+            let turn = before.iter().find(|(_, other)| is_turn(other)).map(|(run, other)| (*run, other.at));
             let turn = if turn.is_some() { turn } else { self.turn(session)? };
-            if let Some(turn) = turn.filter(|turn| *turn != run) {
-                return Err(StoreError::Busy { session: session.clone(), turn }.into());
+            if let Some((turn, since)) = turn.filter(|(turn, _)| *turn != run) {
+                return Err(StoreError::Busy { session: session.clone(), turn, since }.into());
             }
         }
         Ok(())
@@ -102,7 +108,37 @@ impl WriteTx<'_> {
         Ok(known)
     }
 
-    fn keyed(&self, key: &str) -> Result<Option<RunId>, JobError> {
+    /// Refuses a run in a session that has as many unfinished runs as it may have. `before` are the earlier creations of
+    /// the same commit.
+    fn refuse_full_session(
+        &mut self,
+        run: RunId,
+        creation: &Creation,
+        before: &[(RunId, &Creation)],
+    ) -> Result<(), JobError> {
+        let (Some(session), Some(most)) = (&creation.session, creation.most) else { return Ok(()) };
+        let known = self.known_session(session)?;
+        let own = known.as_ref().and_then(|known| known.most);
+        let settings = SessionSettings { unfinished_runs: own, ..Default::default() };
+        let Some(most) = most_unfinished(&settings, Some(most)) else { return Ok(()) };
+        let in_session = |(_, other): &&(RunId, &Creation)| other.session.as_ref() == Some(session);
+        let more = before.iter().filter(in_session).count() as u64;
+        let count = match &known {
+            Some(known) => sessions::count_unfinished(self.connection, known.id, most)?,
+            None => 0,
+        };
+        if count + more < most {
+            return Ok(());
+        }
+        let oldest = match known {
+            Some(known) => sessions::unfinished(self.connection, known.id, 1)?.pop(),
+            None => None,
+        };
+        let run = oldest.or(before.iter().find(in_session).map(|(run, _)| *run)).unwrap_or(run);
+        Err(StoreError::SessionFull { session: session.clone(), most, run }.into())
+    }
+
+    pub(in crate::sqlite) fn keyed(&self, key: &str) -> Result<Option<RunId>, JobError> {
         let mut statement = self.connection.prepare_cached(RUN_BY_KEY)?;
         let found = statement.query_row([key], |row| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?))).optional()?;
         match found {
@@ -111,10 +147,11 @@ impl WriteTx<'_> {
         }
     }
 
-    /// The oldest unfinished turn of a session.
-    fn turn(&self, session: &str) -> rusqlite::Result<Option<RunId>> {
+    /// The oldest unfinished turn of a session, and when it was created.
+    pub(in crate::sqlite) fn turn(&self, session: &str) -> rusqlite::Result<Option<(RunId, Timestamp)>> {
         let mut statement = self.connection.prepare_cached(OPEN_TURN)?;
-        statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
+        let turn = |row: &rusqlite::Row<'_>| Ok((RunId::from_bytes(row.get(0)?), Timestamp::from_micros(row.get(1)?)));
+        statement.query_row([session], turn).optional()
     }
 
     pub(super) fn create(
@@ -140,8 +177,12 @@ impl WriteTx<'_> {
     }
 
     /// Queues a run without an owner.
-    pub(super) fn start(&mut self, start: &Start) -> Result<(), JobError> {
-        let Start { run, creation, records } = start;
+    pub(in crate::sqlite) fn start(
+        &mut self,
+        run: RunId,
+        creation: &Creation,
+        records: &Records,
+    ) -> Result<(), JobError> {
         let turn = is_turn(creation);
         let waits = match &creation.session {
             Some(session) if turn => self.turn(session)?.is_some(),
@@ -152,7 +193,7 @@ impl WriteTx<'_> {
         let session = self.session(creation)?;
         let tail = self.end.after(JournalTail::default(), records);
         let ended = None;
-        let head = self.insert(&RunRow { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
+        let head = self.insert(&RunRow { run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
         self.end.append(self.connection, &head.journal(), records)?;
         self.end.saved(head.id);
         Ok(())
@@ -175,7 +216,7 @@ impl WriteTx<'_> {
         // The session belongs to the principal of its first run.
         let owner = creation.principal.clone();
         let id = sessions::insert(self.connection, name, creation.at, false, owner.as_deref())?;
-        self.sessions.remember(name, KnownSession { id, is_closed: false, owner });
+        self.sessions.remember(name, KnownSession { id, is_closed: false, owner, most: None });
         Ok(Some(id))
     }
 }
@@ -282,7 +323,7 @@ pub(in crate::sqlite) fn insert(
 /// The run with a key, and whether its row is intact.
 pub(in crate::sqlite) const RUN_BY_KEY: &str = concat!("SELECT run, ", run_is_intact!(), " FROM runs WHERE key = ?1");
 
-pub(super) const OPEN_TURN: &str = "SELECT run FROM runs
+pub(super) const OPEN_TURN: &str = "SELECT run, created FROM runs
     WHERE session = (SELECT id FROM sessions WHERE name = ?1) AND turn IS NOT NULL ORDER BY id LIMIT 1";
 
 fn is_turn(creation: &Creation) -> bool {
