@@ -14,6 +14,7 @@ mod artifacts;
 mod attribution;
 mod begin;
 pub mod call;
+mod connections;
 pub mod ctx;
 mod driver;
 mod drives;
@@ -48,6 +49,7 @@ mod worker;
 
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
 pub use attribution::check_attribution;
+pub use connections::{ExpiredConnection, Refresh, Refreshed};
 pub use drives::Drives;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
@@ -57,8 +59,8 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, Observer, Posted, Question, RecordedBatch, ReplyResult, Runtime,
-    Session, Start, Submitted, UnfinishedRuns, Work, decode,
+    About, AskedCall, Awaited, Config, Connect, Counted, Observer, Posted, Question, RecordedBatch, ReplyResult,
+    Runtime, Session, Start, Submitted, UnfinishedRuns, Work, decode,
 };
 pub use value::{Difference, Digest, read_json};
 pub use watchdog::Stuck;

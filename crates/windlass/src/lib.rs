@@ -5,6 +5,7 @@ mod disk;
 mod executor;
 mod file;
 mod handle;
+mod kept;
 mod open;
 mod people;
 mod watchdog;
@@ -97,6 +98,14 @@ pub mod session {
         Author, Closing, DataEntry, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
     };
     pub use windlass_core::{Posted, Session, UnfinishedRuns};
+}
+
+pub mod connections {
+    //! Connections to providers: a credential for each provider and principal, sealed at rest.
+
+    pub use crate::kept::{Connecting, Connections};
+    pub use windlass_core::store::{ConnectionInfo, ConnectionKey, Credential};
+    pub use windlass_core::{ExpiredConnection, Refresh, Refreshed};
 }
 
 pub mod policy {

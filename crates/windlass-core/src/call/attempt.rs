@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::secrets_used::UsedSecrets;
 use super::session_view::SessionView;
 use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
@@ -63,6 +64,8 @@ struct AttemptInner {
     on_thread: AtomicBool,
     /// Artifacts that it stored or opened. Most attempts use none.
     artifacts: OnceLock<Mutex<Vec<ArtifactId>>>,
+    /// Secrets that it has read. Most attempts read none.
+    secrets: OnceLock<Mutex<UsedSecrets>>,
 }
 
 impl Attempt {
@@ -78,6 +81,7 @@ impl Attempt {
             beats: AtomicU64::new(0),
             on_thread: AtomicBool::new(false),
             artifacts: OnceLock::new(),
+            secrets: OnceLock::new(),
         }))
     }
 
@@ -138,7 +142,7 @@ impl Attempt {
     /// or is no longer driven here.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.0.origin.session.clone()?;
-        Some(SessionView::new(self.home()?.kernel.store.clone(), session))
+        Some(SessionView::new(self.home()?.kernel.store.clone(), session, self.clone()))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.
@@ -166,7 +170,8 @@ impl Attempt {
     pub fn progress(&self, message: &str) {
         self.heartbeat();
         let Origin { run, session, reach, .. } = &self.0.origin;
-        let what = || Happening::Progress { message: message.to_owned() };
+        let message = self.redact_text(message);
+        let what = || Happening::Progress { message: message.clone() };
         reach.watchers.send_live(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
@@ -191,6 +196,14 @@ impl Attempt {
     /// The artifacts that its outcome may refer to.
     pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
         self.0.artifacts.get().map_or_else(Vec::new, |artifacts| artifacts.lock().clone())
+    }
+
+    pub(super) fn secrets(&self) -> &Mutex<UsedSecrets> {
+        self.0.secrets.get_or_init(Mutex::default)
+    }
+
+    pub(super) fn used_secrets(&self) -> Option<&Mutex<UsedSecrets>> {
+        self.0.secrets.get()
     }
 
     pub(crate) fn set_on_thread(&self, on_thread: bool) {

@@ -12,10 +12,11 @@ use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
-    Entry, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor, SessionFilter, SessionInfo,
-    SessionMessage, SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError,
-    Stored, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
+    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, ConnectionAnswer, ConnectionInfo,
+    ConnectionKey, ConnectionWrite, Connections, ConnectionsOf, Counts, DataEntry, DataKind, Driving, Due, Entry,
+    Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
+    SessionVerdict, SessionWrite, Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored,
+    StoredConnection, Swept, Tidied, Upkeep, Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 
@@ -55,6 +56,8 @@ pub enum Request {
     WriteSession,
     ReadSession,
     PurgeSession,
+    WriteConnection,
+    ReadConnection,
 }
 
 /// A wrapper of a store. Every type that implements this is a [`Store`].
@@ -245,6 +248,10 @@ impl<A: Around> Store for A {
         self
     }
 
+    fn connections(&self) -> &dyn Connections {
+        self
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.inner().secret()
     }
@@ -320,5 +327,19 @@ impl<A: Around> Sessions for A {
 
     fn purge_session(&self, name: Arc<str>) -> Asked<'_, ()> {
         self.ask(Request::PurgeSession, move |store| store.sessions().purge_session(name))
+    }
+}
+
+impl<A: Around> Connections for A {
+    fn write_connection(&self, write: ConnectionWrite) -> Asked<'_, ConnectionAnswer> {
+        self.ask(Request::WriteConnection, move |store| store.connections().write_connection(write))
+    }
+
+    fn connection(&self, key: ConnectionKey) -> Asked<'_, Option<StoredConnection>> {
+        self.ask(Request::ReadConnection, move |store| store.connections().connection(key))
+    }
+
+    fn list_connections(&self, of: ConnectionsOf) -> Asked<'_, Vec<ConnectionInfo>> {
+        self.ask(Request::ReadConnection, move |store| store.connections().list_connections(of))
     }
 }
