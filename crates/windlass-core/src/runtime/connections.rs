@@ -75,6 +75,11 @@ impl Runtime {
         Ok(self.kernel.store.connections().list_connections(of).await?)
     }
 
+    /// Whether a connection can be used now, by the clock of this runtime.
+    pub fn is_connected(&self, connection: &ConnectionInfo) -> bool {
+        connection.is_valid(self.kernel.env.clock.now())
+    }
+
     /// Deletes a connection. Returns whether there was one. Durable when it returns; the next call that needs it asks
     /// for it.
     pub async fn delete_connection(&self, connection: &ConnectionKey) -> Result<bool> {
