@@ -274,7 +274,10 @@ fn e06_a_connection_is_requested_once_for_all_waiting_calls() {
         let runs = [(); 3].map(|()| start(&world, &runtime, ToolCall::new("mail", json!({}))));
         let again = runtime.clone();
         let wanted = world.run(async move { again.connections_wanted().await }).unwrap();
-        assert_eq!(wanted.into_iter().collect::<Vec<_>>(), [("post".into(), runs.to_vec())]);
+        assert_eq!(
+            wanted.into_iter().collect::<Vec<_>>(),
+            [(windlass::connections::ConnectionKey::new("post", None), runs.to_vec())]
+        );
         let again = runtime.clone();
         assert_eq!(world.run(async move { again.connect("post", None).await }).unwrap(), 3);
         for run in runs {

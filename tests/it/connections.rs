@@ -67,7 +67,7 @@ fn connect(world: &World, runtime: &Runtime, refused: Option<&'static str>) -> u
 fn wanted(world: &World, runtime: &Runtime) -> Vec<(String, usize)> {
     let runtime = runtime.clone();
     let wanted = world.run(async move { runtime.connections_wanted().await }).expect("the store answers");
-    wanted.into_iter().map(|(provider, runs)| (provider.to_string(), runs.len())).collect()
+    wanted.into_iter().map(|(wanted, runs)| (wanted.provider.to_string(), runs.len())).collect()
 }
 
 fn outcome(world: &World, runtime: &Runtime, run: RunId) -> ToolResult<Value> {

@@ -17,7 +17,14 @@ use crate::world::{Kind, World, on_every_store, tool};
 
 /// Records every event and every span as text.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// What was logged so far.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+}
 
 struct Line(String);
 

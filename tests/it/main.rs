@@ -17,6 +17,8 @@ mod calls;
 mod clock;
 mod commands;
 mod connections;
+mod connections_crash;
+mod connections_kept;
 mod cpu;
 mod crash;
 mod crash_parks;

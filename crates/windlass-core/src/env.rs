@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::Middleware;
+use crate::connections::Providers;
 use crate::id::Mint;
 use crate::policy::{EffectivePolicy, Policy};
 use crate::spawn::Spawn;
@@ -24,8 +25,8 @@ pub(crate) struct Env {
     pub(crate) is_policy_empty: bool,
     /// Whether a person is available to answer questions.
     pub(crate) attended: bool,
-    /// Providers whose connections are available to tools.
-    pub(crate) connections: Vec<String>,
+    /// The providers that tools can be connected to.
+    pub(crate) providers: Arc<Providers>,
     pub(crate) middleware: Vec<Arc<dyn Middleware>>,
     /// The language of texts for people.
     pub(crate) locale: String,

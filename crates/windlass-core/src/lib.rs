@@ -14,6 +14,7 @@ mod artifacts;
 mod attribution;
 mod begin;
 pub mod call;
+mod connections;
 pub mod ctx;
 mod driver;
 mod drives;
@@ -48,6 +49,7 @@ mod worker;
 
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
 pub use attribution::check_attribution;
+pub use connections::{ExpiredConnection, Refresh, Refreshed};
 pub use drives::Drives;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
@@ -57,9 +59,9 @@ pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, ContextReport, ContextSection, Counted, FileWriter, Observer, Posted, Question,
-    RecordedBatch, ReplyResult, Runtime, Session, SessionFiles, Start, Submitted, Unfinished, UnfinishedRuns, Work,
-    decode,
+    About, AskedCall, Awaited, Config, Connect, ContextReport, ContextSection, Counted, FileWriter, Observer, Posted,
+    Question, RecordedBatch, ReplyResult, Runtime, Session, SessionFiles, Start, Submitted, Unfinished, UnfinishedRuns,
+    Work, decode,
 };
 pub use session::files::{ContentReader, FileError, FileReader, FileView};
 pub use session::grep::{Grep, GrepMatch, GrepResult};

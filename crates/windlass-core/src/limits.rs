@@ -214,6 +214,9 @@ pub const EXPRESSION_NODES: u64 = 20_000;
 /// Values that an expression may read in total. A variable, and the item of a loop, count each time they are named.
 pub const EXPRESSION_STEPS: u64 = 500_000;
 
+/// Longest refresh of a connection: one request to a provider, or one command.
+pub const CONNECTION_REFRESH: Duration = Duration::from_secs(30);
+
 /// How long a call waits for its approval unless policy sets another time: until the same time tomorrow.
 pub const APPROVAL_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 

@@ -1,5 +1,6 @@
 //! The public interface of the kernel, for the facade, tests and other drivers.
 
+mod connections;
 mod counted;
 mod facts;
 mod forks;
@@ -12,6 +13,7 @@ mod session_turns;
 mod sessions;
 mod submit;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use crate::attribution::check_attribution;
 use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
+use crate::connections::{Providers, Refresh};
 use crate::driver::DrivenRun;
 use crate::drives::Drives;
 use crate::env::{Env, RuntimeLimits};
@@ -48,6 +51,7 @@ use crate::value::size;
 use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
+pub use connections::Connect;
 pub use counted::{About, AskedCall, Counted, Question};
 pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
@@ -125,8 +129,10 @@ pub struct Config {
     pub toolbox: Toolbox,
     /// The most attempts that run at once.
     pub in_flight: usize,
-    /// Providers that are connected, for tools that need a connection.
+    /// Providers that are connected without a connection in the store, for tools that need one.
     pub connections: Vec<String>,
+    /// How expired connections are refreshed, by provider.
+    pub refresh: BTreeMap<String, Arc<dyn Refresh>>,
     /// The policy for every call, which the tool or the call can override. See [`Policy::check`].
     pub policy: Policy,
     /// Whether a person is present to be asked. If so, [`Policy::unattended`] does not apply. Conditions can use it.
@@ -167,6 +173,7 @@ impl Config {
             toolbox,
             in_flight,
             connections: Vec::new(),
+            refresh: BTreeMap::new(),
             locale: "en".to_owned(),
             suspend_after: limits::SUSPEND_AFTER,
             policy: Policy::default(),
@@ -199,7 +206,7 @@ impl Runtime {
             is_policy_empty: config.policy == Policy::default(),
             policy: config.policy,
             attended: config.attended,
-            connections: config.connections,
+            providers: Arc::new(Providers::new(config.connections, config.refresh)),
             middleware: config.middleware,
             locale: config.locale,
             limits: RuntimeLimits {

@@ -183,6 +183,11 @@ impl From<StoreError> for Refusal {
                 let detail = format!("the secret {name:?} of session {session:?} cannot be opened; set it again");
                 Self::session_conflict("secrets_sealed", detail)
             }
+            StoreError::UnsealableCredential { connection, .. } => {
+                log_throttled(&text);
+                let detail = format!("the credential of {connection} cannot be opened; connect again");
+                Self::session_conflict("secrets_sealed", detail)
+            }
             StoreError::Finished(_) => Self::run_conflict("finished", text),
             StoreError::KeySpent { .. } => Self::run_conflict("key_spent", text),
             StoreError::Unfinished(_) => Self::run_conflict("not_finished", text),

@@ -8,6 +8,7 @@ pub(crate) fn strict(text: &str) -> String {
 }
 
 /// The same with lower-case hexadecimal digits, as some programs write it.
+#[cfg(test)]
 pub(crate) fn strict_small(text: &str) -> String {
     encoded(text, |to, byte| write!(to, "%{byte:02x}"))
 }

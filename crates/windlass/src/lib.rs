@@ -5,6 +5,7 @@ mod disk;
 mod executor;
 mod file;
 mod handle;
+mod kept;
 mod open;
 mod people;
 mod watchdog;
@@ -104,6 +105,14 @@ pub mod session {
         ContentReader, ContextReport, ContextSection, FileError, FileReader, FileView, FileWriter, Grep, GrepMatch,
         GrepResult, Posted, Session, SessionFiles, Unfinished, UnfinishedRuns,
     };
+}
+
+pub mod connections {
+    //! Connections to providers: a credential for each provider and principal, sealed at rest.
+
+    pub use crate::kept::{Connecting, Connections};
+    pub use windlass_core::store::{ConnectionInfo, ConnectionKey, Credential};
+    pub use windlass_core::{ExpiredConnection, Refresh, Refreshed};
 }
 
 pub mod policy {

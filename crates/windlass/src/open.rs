@@ -1,5 +1,6 @@
 //! The builder of a runtime.
 
+use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use windlass_core::policy::Policy;
 use windlass_core::store::{FileLimits, Retention};
 use windlass_core::tool::Tool;
-use windlass_core::{Config, Drives, Error, Result, Runtime, limits};
+use windlass_core::{Config, Drives, Error, Refresh, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
@@ -39,6 +40,7 @@ pub struct Builder {
     layers: Vec<(String, Fill)>,
     toolbox: Toolbox,
     connections: Vec<String>,
+    refresh: BTreeMap<String, Arc<dyn Refresh>>,
     policy: Policy,
     middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
@@ -90,6 +92,7 @@ impl Builder {
             layers: Vec::new(),
             toolbox: Toolbox::new(),
             connections: Vec::new(),
+            refresh: BTreeMap::new(),
             policy: Policy::default(),
             middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
@@ -150,9 +153,32 @@ impl Builder {
         self
     }
 
-    /// Declares that this provider is connected, for tools that need a connection to it.
+    /// Declares that this provider is connected, for tools that need a connection to it and read no credential.
     pub fn connection(mut self, provider: impl Into<String>) -> Self {
         self.connections.push(provider.into());
+        self
+    }
+
+    /// Sets how expired connections to this provider are refreshed: one at a time for each of them. If that fails, a
+    /// person is asked to connect again, with the reason.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass::prelude::*;
+    /// use windlass::connections::{ExpiredConnection, Refreshed};
+    /// # async fn ask_provider(old: &str) -> Result<String, String> { Ok(old.to_owned()) }
+    ///
+    /// # async fn example() -> windlass::Result<()> {
+    /// let refresh = |expired: ExpiredConnection| async move {
+    ///     let token = ask_provider(expired.credential.expose()).await?;
+    ///     Ok(Refreshed::new(token).expires_in(Duration::from_secs(3600)))
+    /// };
+    /// let windlass = Windlass::in_memory().refresh_connection("github", refresh).await?;
+    /// # windlass.shutdown().await
+    /// # }
+    /// ```
+    pub fn refresh_connection(mut self, provider: impl Into<String>, refresh: impl Refresh) -> Self {
+        self.refresh.insert(provider.into(), Arc::new(refresh));
         self
     }
 
@@ -298,6 +324,7 @@ impl Builder {
         config.in_flight = self.in_flight;
         config.session_runs = self.session_runs;
         config.connections = self.connections;
+        config.refresh = self.refresh;
         config.policy = self.policy;
         config.middleware = self.middleware;
         config.locale = self.locale;

@@ -1,13 +1,12 @@
 //! What people are asked, and what they answer.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use windlass_core::run::state::{Blocked, Doubt};
-use windlass_core::store::{Resolution, Settlement};
+use windlass_core::store::{ConnectionKey, Resolution, Settlement};
 use windlass_core::{Awaited, Error, Path, ReplyResult, Result, RunId, Runtime};
 
-use crate::handle::Act;
+use crate::kept::Connecting;
 
 /// Everything that waits for a person or another system: approvals, inputs, connections, doubts. See
 /// [`Windlass::inbox`](crate::Windlass::inbox).
@@ -78,26 +77,28 @@ impl Inbox {
         self.runtime.resolve(key, resolution).await
     }
 
-    /// Tells every run that waits for this provider that it is connected now. Resolves to their number; durable once awaited.
-    pub fn connect(&self, provider: &str) -> Act<'static, usize> {
-        self.connection(provider, None)
+    /// Connects a provider: keeps the credential, and lets the runs of its principal continue that wait for it, in one
+    /// step. Resolves to their number; durable once awaited.
+    ///
+    /// ```
+    /// # use windlass::prelude::*;
+    /// # async fn example(windlass: &Windlass) -> windlass::Result<()> {
+    /// windlass.inbox().connect("github").credential("gho_…").principal("ada").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(&self, provider: &str) -> Connecting {
+        Connecting::new(self.runtime.clone(), provider, None)
     }
 
-    /// Tells every run that waits for this provider that it will not be connected, and why: their calls fail. Resolves to
-    /// their number; durable once awaited.
-    pub fn refuse_connection(&self, provider: &str, reason: &str) -> Act<'static, usize> {
-        self.connection(provider, Some(reason.to_owned()))
+    /// Tells the runs of a principal that wait for this provider that it will not be connected, and why: their calls
+    /// fail. Resolves to their number; durable once awaited.
+    pub fn refuse_connection(&self, provider: &str, reason: &str) -> Connecting {
+        Connecting::new(self.runtime.clone(), provider, Some(reason.to_owned()))
     }
 
-    fn connection(&self, provider: &str, refused: Option<String>) -> Act<'static, usize> {
-        let (runtime, provider) = (self.runtime.clone(), provider.to_owned());
-        Act::new(
-            move |key| async move { runtime.connect_under(key.as_deref(), &provider, refused.as_deref(), None).await },
-        )
-    }
-
-    /// The providers that runs wait for, each with those runs.
-    pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
+    /// The connections that runs wait for, each with those runs.
+    pub async fn connections_wanted(&self) -> Result<BTreeMap<ConnectionKey, Vec<RunId>>> {
         self.runtime.connections_wanted().await
     }
 }

@@ -20,6 +20,7 @@ use windlass_store::SqliteStore;
 
 use crate::file::File;
 use crate::handle::RunHandle;
+use crate::kept::Connections;
 use crate::open::Builder;
 use crate::people::Inbox;
 use crate::watchdog::WatchdogThread;
@@ -110,6 +111,11 @@ impl Windlass {
     /// What waits for a person or another system: approvals, inputs, connections, doubts.
     pub fn inbox(&self) -> Inbox {
         Inbox::new(self.runtime.clone())
+    }
+
+    /// The connections that are kept: listed and removed, never shown. They are made in the [`inbox`](Self::inbox).
+    pub fn connections(&self) -> Connections {
+        Connections::new(self.runtime.clone())
     }
 
     /// The database file. `None` where the store is not a file.

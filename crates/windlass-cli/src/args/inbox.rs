@@ -1,5 +1,7 @@
 //! `windlass inbox …`
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::runs::ResultArgs;
@@ -24,10 +26,22 @@ pub enum InboxCommand {
         #[command(flatten)]
         result: ResultArgs,
     },
-    /// Record that a provider is connected
+    /// Connect a provider: the credential is read from standard input, unless `--no-credential` is given
     Connect {
         /// The provider
         provider: String,
+        /// Read the credential from this file [default: standard input]
+        #[arg(long, value_name = "FILE", conflicts_with = "refused")]
+        from: Option<PathBuf>,
+        /// Keep no credential: the provider only counts as connected
+        #[arg(long, conflicts_with_all = ["from", "refused"])]
+        no_credential: bool,
+        /// How many seconds the credential is valid [default: it does not expire]
+        #[arg(long, value_name = "SECONDS", conflicts_with = "refused")]
+        expires_in: Option<u64>,
+        /// Whose connection it is [default: the token's principal, or none]
+        #[arg(long)]
+        principal: Option<String>,
         /// Record instead that it will not be connected, and why
         #[arg(long, value_name = "REASON")]
         refused: Option<String>,

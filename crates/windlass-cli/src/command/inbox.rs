@@ -1,5 +1,7 @@
 //! `windlass inbox`
 
+use std::path::Path;
+
 use serde_json::json;
 use windlass_server::wire::{
     BulkRequest, BulkResponse, ConnectionRequest, ConnectionResponse, ErrorRequest, InboxAction, InboxFilter,
@@ -154,7 +156,14 @@ pub(super) async fn act(command: InboxCommand, api: &Api, out: &Out) -> Result<(
             let request = BulkRequest { value, error, ..empty(InboxAction::Answer) };
             act_on_all(request, InboxKind::Input, &selection, api, out).await
         }
-        InboxCommand::Connect { provider, refused } => connect(&provider, refused, api, out).await,
+        InboxCommand::Connect { provider, from, no_credential, expires_in, principal, refused } => {
+            let credential = match no_credential || refused.is_some() {
+                true => None,
+                false => Some(credential(from.as_deref())?),
+            };
+            let request = ConnectionRequest { credential, expires_in, principal, refused };
+            connect(&provider, &request, api, out).await
+        }
     }
 }
 
@@ -176,9 +185,20 @@ async fn settle(args: &SettleArgs, api: &Api, out: &Out) -> Result<()> {
     act_on_all(request, InboxKind::Doubt, &args.selection, api, out).await
 }
 
-async fn connect(provider: &str, refused: Option<String>, api: &Api, out: &Out) -> Result<()> {
+/// Reads a credential. Other users of the machine can see arguments, so it is never one.
+fn credential(from: Option<&Path>) -> Result<String> {
+    let text = input::text(from.unwrap_or(Path::new("-")))?;
+    // The line break that `echo` and editors add is not part of it.
+    let credential = text.strip_suffix('\n').unwrap_or(&text);
+    match credential.is_empty() {
+        true => Err(Failure::usage("the credential is empty; write it to standard input, or use --no-credential")),
+        false => Ok(credential.to_owned()),
+    }
+}
+
+async fn connect(provider: &str, request: &ConnectionRequest, api: &Api, out: &Out) -> Result<()> {
     let path = format!("/v1/connections/{}", escaped(provider));
-    let answer: ConnectionResponse = api.post(&path, &ConnectionRequest { refused }, None).await?;
+    let answer: ConnectionResponse = api.post(&path, request, None).await?;
     if out.json {
         return out.document(&answer);
     }

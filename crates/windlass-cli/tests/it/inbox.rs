@@ -118,6 +118,6 @@ fn e06_a_connection_is_asked_for_and_given() {
     let run = world.ok(&["-q", "call", "linked", "--detach"]).trim().to_owned();
     until("it asks", || (items(&world).len() == 1).then_some(()));
     has(&world.ok(&["inbox"]), &["connection", "windlass inbox connect github"]);
-    assert_eq!(world.ok(&["inbox", "connect", "github"]).trim(), "1 run notified");
+    assert_eq!(world.ok(&["inbox", "connect", "github", "--no-credential"]).trim(), "1 run notified");
     assert_eq!(value(&world, &run)["value"], json!({}));
 }

@@ -4,13 +4,16 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt;
 use serde_json::Value;
 
 use super::child::{CallFuture, narrate};
+use super::connect::{self, ConnectionCheck, Looking};
 use super::operation::Operation;
 use super::plan::{ReadyCall, Scope};
 use super::wait::{ParkWait, ParkedOp, WakeCause};
 use crate::attribution::Attribution;
+use crate::connections::{ConnectionQuery, ConnectionState};
 use crate::policy::{EffectivePolicy, Facts, Need, PastCall, Session, Unattended};
 use crate::run::parks::ParkAnswer;
 use crate::run::recall::{Recalling, SessionCalls};
@@ -19,6 +22,7 @@ use crate::run::replay::Decision;
 use crate::run::spent::EarlierTime;
 use crate::run::state::{Blocked, Park};
 use crate::run::{Awake, Registration, Run};
+use crate::store::StoreError;
 use crate::time::{Times, Timestamp};
 use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{Tool, ToolError};
@@ -44,6 +48,8 @@ pub(crate) struct GuardedCall {
 enum GuardStage {
     Ask,
     Connect,
+    /// Looks for the connection in the store.
+    Look(Arc<str>, Looking),
     Approve,
     Recall(Recalling),
     Waiting(ParkWait),
@@ -140,7 +146,7 @@ fn lacks_approval(run: &Run, ready: &ReadyCall, of_session: SessionCalls) -> Opt
 fn around<'a>(run: &'a Run, history: Option<&'a [PastCall]>) -> GuardContext<'a> {
     let session = Session { id: run.session.as_deref(), attended: run.kernel.env.attended };
     let attribution = run.attribution.as_deref();
-    GuardContext { connections: &run.kernel.env.connections, attribution, session, history }
+    GuardContext { connections: &run.kernel.env.providers.connected, attribution, session, history }
 }
 
 /// The digest of the tool and the arguments that a decision applies to.
@@ -205,6 +211,21 @@ impl GuardedCall {
                     Err(outcome) => return Poll::Ready(outcome),
                 },
                 GuardStage::Connect => self.connect(),
+                GuardStage::Look(provider, mut looking) => match looking.poll_unpin(cx) {
+                    Poll::Ready(found) => self.found(provider, found),
+                    Poll::Pending => {
+                        self.stage = GuardStage::Look(provider, looking);
+                        self.registration.register(&self.run, cx);
+                        let path = self.operation.as_ref().map(|operation| operation.path.clone()).unwrap_or_default();
+                        if let Some(error) = self.run.cancellation(&path, self.heeds_cancel) {
+                            self.stage = self.refuse(error);
+                            continue;
+                        }
+                        self.run.pump();
+                        self.awake.set(&self.run, true);
+                        return Poll::Pending;
+                    }
+                },
                 GuardStage::Approve => self.approve(),
                 GuardStage::Recall(mut recalling) => match recalling.poll(cx, &self.run, &mut self.registration) {
                     Poll::Ready(of_session) => {
@@ -221,9 +242,10 @@ impl GuardedCall {
                 GuardStage::Waiting(mut wait) => match self.wait(cx, &mut wait) {
                     Poll::Ready(stage) => stage,
                     Poll::Pending => {
+                        let is_checking = wait.is_checking();
                         self.stage = GuardStage::Waiting(wait);
                         self.run.pump();
-                        self.awake.set(&self.run, false);
+                        self.awake.set(&self.run, is_checking);
                         return Poll::Pending;
                     }
                 },
@@ -252,8 +274,13 @@ impl GuardedCall {
         let since = past.map_or_else(|| self.run.now(), |past| past.at);
         Ok(match decision {
             Decision::Answer { result, at } => return Err(OpOutcome { result, at, times: Times::default() }),
-            Decision::Park { on: on @ (Blocked::Approval { .. } | Blocked::Connection { .. }), until, .. } => {
+            Decision::Park { on: on @ Blocked::Approval { .. }, until, .. } => {
                 GuardStage::Waiting(ParkWait::new(on, until, since))
+            }
+            Decision::Park { on: Blocked::Connection { provider, after, why }, until, .. } => {
+                let check = ConnectionCheck::first(&self.run, &provider, 0, None, true);
+                let on = Blocked::Connection { provider, after, why };
+                GuardStage::Waiting(ParkWait::new(on, until, since).checking(check))
             }
             Decision::Granted(grant) if self.is_valid(&grant.digest, grant.until) => self.through(),
             // A void grant is requested again.
@@ -270,12 +297,37 @@ impl GuardedCall {
 
     fn connect(&mut self) -> GuardStage {
         let Some(ready) = &self.ready else { return GuardStage::Over };
+        // Whatever would follow without a connection: there may be one in the store.
+        let provider = ready.tool.spec().guards.connection.clone();
+        let Some(provider) = provider.filter(|_| lacks_connection(&self.run, ready).is_some()) else {
+            return GuardStage::Approve;
+        };
+        let query = ConnectionQuery { refreshes: true, ..ConnectionQuery::new(connect::key(&self.run, &provider)) };
+        let looking = connect::look(&self.run, query);
+        GuardStage::Look(provider, looking)
+    }
+
+    /// The store was searched for the connection.
+    fn found(&mut self, provider: Arc<str>, found: Result<ConnectionState, StoreError>) -> GuardStage {
+        let why = match found {
+            Ok(ConnectionState::Connected { .. }) => return GuardStage::Approve,
+            Ok(ConnectionState::Missing { why }) => why,
+            // No body sees the failure: the run is taken up again once the store can be read.
+            Err(error) => {
+                self.run.failed(error);
+                return GuardStage::Over;
+            }
+        };
+        let Some(ready) = &self.ready else { return GuardStage::Over };
         match lacks_connection(&self.run, ready) {
-            None => GuardStage::Approve,
             Some(MissingGuard::Refused(error)) => self.refuse(error),
-            Some(MissingGuard::Asks(provider)) => {
+            _ => {
                 let within = ready.policy().approval_within;
-                self.park(Blocked::Connection { provider, after: None }, within)
+                let after = self.run.with(|machine| machine.connected_at(&provider));
+                let stage = self.park(Blocked::Connection { provider: provider.clone(), after, why }, within);
+                let GuardStage::Waiting(wait) = stage else { return stage };
+                let mark = self.run.with(|machine| machine.publish_now());
+                GuardStage::Waiting(wait.checking(ConnectionCheck::after_asking(&self.run, &provider, mark)))
             }
         }
     }
@@ -326,7 +378,9 @@ impl GuardedCall {
             // No reply key answers such a park.
             WakeCause::Revoked(_) => GuardStage::Over,
             WakeCause::Expired => self.expired(&wait.on),
-            WakeCause::Answer(ParkAnswer::Connected { refused: None, .. }) => GuardStage::Approve,
+            // The store decides: the connection may have expired or been deleted since the message was sent.
+            WakeCause::Answer(ParkAnswer::Connected { refused: None, by_person: true }) => GuardStage::Connect,
+            WakeCause::Answer(ParkAnswer::Connected { refused: None, by_person: false }) => GuardStage::Approve,
             WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason), .. }) => {
                 let (error, settled) = refused_connection(&wait.on, reason);
                 self.refused_by(settled, error)

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::secrets_used::UsedSecrets;
 use super::session_view::SessionView;
 use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
@@ -65,6 +66,8 @@ struct AttemptInner {
     on_thread: AtomicBool,
     /// Artifacts that it stored or opened. Most attempts use none.
     artifacts: OnceLock<Mutex<Vec<ArtifactId>>>,
+    /// Secrets that it has read. Most attempts read none.
+    secrets: OnceLock<Mutex<UsedSecrets>>,
 }
 
 impl Attempt {
@@ -80,6 +83,7 @@ impl Attempt {
             beats: AtomicU64::new(0),
             on_thread: AtomicBool::new(false),
             artifacts: OnceLock::new(),
+            secrets: OnceLock::new(),
         }))
     }
 
@@ -139,7 +143,7 @@ impl Attempt {
     /// The session of its run, as it is when it is read: nothing of it is recorded. `None` if the run belongs to none.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.0.origin.session.clone()?;
-        Some(SessionView::new(self.0.origin.reach.store.clone(), session, None))
+        Some(SessionView::new(self.0.origin.reach.store.clone(), session, self.clone(), None))
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace period.
@@ -167,7 +171,8 @@ impl Attempt {
     pub fn progress(&self, message: &str) {
         self.heartbeat();
         let Origin { run, session, reach, .. } = &self.0.origin;
-        let what = || Happening::Progress { message: message.to_owned() };
+        let message = self.redact_text(message);
+        let what = || Happening::Progress { message: message.clone() };
         reach.watchers.send_live(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
@@ -192,6 +197,14 @@ impl Attempt {
     /// The artifacts that its outcome may refer to.
     pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
         self.0.artifacts.get().map_or_else(Vec::new, |artifacts| artifacts.lock().clone())
+    }
+
+    pub(super) fn secrets(&self) -> &Mutex<UsedSecrets> {
+        self.0.secrets.get_or_init(Mutex::default)
+    }
+
+    pub(super) fn used_secrets(&self) -> Option<&Mutex<UsedSecrets>> {
+        self.0.secrets.get()
     }
 
     pub(crate) fn set_on_thread(&self, on_thread: bool) {
@@ -288,7 +301,8 @@ impl Call {
     /// The session of its run; see [`Attempt::session`]. It also lists the tools that the session shows.
     pub fn session(&self) -> Option<SessionView> {
         let session = self.attempt.0.origin.session.clone()?;
-        Some(SessionView::new(self.attempt.home()?.kernel.store.clone(), session, self.scope.clone()))
+        let store = self.attempt.0.origin.reach.store.clone();
+        Some(SessionView::new(store, session, self.attempt.clone(), self.scope.clone()))
     }
 
     pub(crate) fn with_prepared(mut self, payload: Option<Arc<Value>>) -> Self {

@@ -155,10 +155,12 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(asked)));
         let Ok(Some(reconcile)) = reconcile else { return self.apply_policy(doubting) };
         let run = self.run.clone();
-        let reconcile = reconcile.inspect(move |found| {
+        let reconcile = reconcile.map(move |mut found| {
+            attempt.redact_reconciled(&mut found);
             if let Ok(Reconciled::Happened(_)) = found {
                 run.vouch(attempt.path(), attempt.vouched());
             }
+            found
         });
         let reconcile = Box::pin(reconcile);
         let timeout = self.run.kernel.env.clock.sleep(self.rules.timeout);

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use super::attempt::{Attempt, Origin, idempotency_key};
 use super::batch::Barrier;
 use super::commands::{self, ReadyCommand};
+use super::connect::ConnectionUse;
 use super::doubt::Doubting;
 use super::hidden;
 use super::operation::Operation;
@@ -87,8 +88,7 @@ pub(crate) struct Execution<'a, S> {
     pub(super) heeds_cancel: bool,
     pub(super) phase: ExecutionPhase<'a>,
     pub(super) clock: Stopwatch,
-    /// The position of the message that reported the connection for this attempt.
-    pub(super) connected: Option<u64>,
+    pub(super) connections: ConnectionUse,
     awake: Awake,
 }
 
@@ -131,7 +131,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             heeds_cancel,
             phase: ExecutionPhase::Ask,
             clock: Stopwatch::new(asked),
-            connected: None,
+            connections: ConnectionUse::default(),
             awake: Awake::default(),
         }
     }
@@ -235,7 +235,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
                 let since = latest.unwrap_or_else(|| self.run.now());
-                self.go(ExecutionPhase::Parked(Box::new(ParkWait::new(on, until, since))))
+                self.park_again(ParkWait::new(on, until, since))
             }
             Decision::Granted(_) => self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt)),
             Decision::Enter => {
@@ -414,7 +414,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 if matches!(&ended, AttemptEnd::Returned(Ok(output)) if output.later.is_none()) {
                     self.run.vouch(&self.op.path, running.vouched());
                 }
-                drop(running);
+                self.connections.used = running.into_used_connections();
                 self.conclude(started, ended)
             }
             Poll::Pending => {
@@ -456,7 +456,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 return self.go(ExecutionPhase::Doubt(Box::new(doubting)));
             }
             AttemptEnd::Returned(Err(ToolError::ConnectionRequired { provider })) if S::ACTS => {
-                return self.connect(now, provider);
+                return self.connect((started, now), provider);
             }
             AttemptEnd::Returned(Err(error)) => error,
             AttemptEnd::Panicked(message) => self.panicked(&message),

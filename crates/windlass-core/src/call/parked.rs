@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::approve::refused_connection;
+use super::connect::ConnectionCheck;
 use super::execute::{AttemptSource, Execution, ExecutionPhase, Flow};
 use super::key::waits_for_key;
 use super::queue::AdmissionGoal;
@@ -13,6 +14,7 @@ use crate::policy::Unattended;
 use crate::run::parks::ParkAnswer;
 use crate::run::record::Event;
 use crate::run::state::{Blocked, Park};
+use crate::store::Rejected;
 use crate::time::Timestamp;
 use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{LaterReply, ToolError};
@@ -21,7 +23,8 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     /// Whether it only waits for a time, for the mailbox or for a key.
     pub(super) fn is_parked(&self) -> bool {
         match &self.phase {
-            ExecutionPhase::Delay(_) | ExecutionPhase::Parked(_) => true,
+            ExecutionPhase::Delay(_) => true,
+            ExecutionPhase::Parked(wait) => !wait.is_checking(),
             ExecutionPhase::Doubt(doubting) => doubting.is_asking(),
             ExecutionPhase::Admit(_) => self.queue.awaited_key().is_some(),
             _ => false,
@@ -80,18 +83,46 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
 
     /// Parks the call: the attempt did nothing, because it needs a connection to a provider. Once that is connected, it
     /// is attempted again, whatever its effect class is.
-    pub(super) fn connect(&mut self, ticks: u64, provider: String) -> Flow {
+    pub(super) fn connect(&mut self, (started, ticks): (u64, u64), provider: String) -> Flow {
         let env = &self.run.kernel.env;
         let (within, unattended) = self.rules.asking.unwrap_or_else(|| {
             let within = env.policy.approval_within.unwrap_or(limits::APPROVAL_WITHIN);
             (within, env.policy.unattended.unwrap_or_default())
         });
-        if unattended == Unattended::Deny && !env.attended {
-            self.source.narrate(&self.run, &self.op.path, Phase::Failure);
-            return self.finish_at(ticks, Err(ToolError::connection_required(provider)), None);
+        let denies = unattended == Unattended::Deny && !env.attended;
+        let (provider, now): (Arc<str>, _) = (provider.into(), self.run.at(ticks));
+        let used = self.connections.used.iter().rev().find(|(name, _)| *name == provider);
+        let at_start = Rejected::SetBy(self.run.at(started));
+        let rejected = used.map_or(at_start, |(_, revision)| Rejected::Revision(*revision));
+        let refreshes = !std::mem::replace(&mut self.connections.had_refresh, true);
+        let check = ConnectionCheck::first(&self.run, &provider, self.attempt, Some(rejected), refreshes);
+        let after = self.run.with(|machine| machine.connected_at(&provider));
+        let (on, until) = (Blocked::Connection { provider, after, why: None }, Some(now + within));
+        self.append(Event::Parked { on: on.clone(), until, attempt: self.attempt });
+        self.release_for_wait();
+        self.run.note_wait();
+        let wait = ParkWait::new(on, until, self.run.now()).checking(check.denying(denies));
+        self.go(ExecutionPhase::Parked(Box::new(wait)))
+    }
+
+    /// Waits for what the call waited for when its run was last driven. A connection may be there by now.
+    pub(super) fn park_again(&mut self, wait: ParkWait) -> Flow {
+        let wait = match &wait.on {
+            Blocked::Connection { provider, .. } => {
+                let check = ConnectionCheck::first(&self.run, provider, self.attempt, None, true);
+                wait.checking(check)
+            }
+            _ => wait,
+        };
+        self.go(ExecutionPhase::Parked(Box::new(wait)))
+    }
+
+    /// The operation is not finished, so its key is kept.
+    fn release_for_wait(&mut self) {
+        self.queue.release_but_key();
+        if let Some(barrier) = &self.queue.barrier {
+            barrier.release_later_calls();
         }
-        let on = Blocked::Connection { provider: provider.into(), after: self.connected.take() };
-        self.park_on(on, Some(self.run.at(ticks) + within))
     }
 
     fn park_on(&mut self, on: Blocked, until: Option<Timestamp>) -> Flow {
@@ -103,11 +134,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let (path, operation) = (self.op.path.clone(), self.op.describe());
         let wait = ParkWait::begin(&self.run, Park { path, operation, on, since: now, until });
         self.append(event);
-        // The operation is not finished, so its key is kept.
-        self.queue.release_but_key();
-        if let Some(barrier) = &self.queue.barrier {
-            barrier.release_later_calls();
-        }
+        self.release_for_wait();
         self.go(ExecutionPhase::Parked(Box::new(wait)))
     }
 
@@ -117,11 +144,17 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, (&self.run, &self.op.path), &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "pending without its key: {cycle}");
         }
-        let result = match self.poll_wait(cx, &mut wait) {
+        let polled = self.poll_wait(cx, &mut wait);
+        if wait.take_asked()
+            && let Some(reason) = WaitReason::of(&wait.on)
+        {
+            self.source.narrate(&self.run, &self.op.path, Phase::Waiting(reason));
+        }
+        let result = match polled {
             Poll::Pending => return self.stay(ExecutionPhase::Parked(wait)),
             Poll::Ready(WakeCause::Answer(ParkAnswer::Result(result))) => result,
-            Poll::Ready(WakeCause::Answer(ParkAnswer::Connected { refused: None, position })) => {
-                self.connected = Some(position);
+            Poll::Ready(WakeCause::Answer(ParkAnswer::Connected { refused: None, by_person })) => {
+                self.connections.had_refresh &= !by_person;
                 self.attempt += 1;
                 // The time that a person took is not the call's own.
                 self.set_deadline(self.run.now());
@@ -138,6 +171,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 return self.finish_at(self.run.kernel.env.clock.ticks(), Err(error), Some(settled));
             }
             Poll::Ready(WakeCause::Expired) => {
+                self.source.narrate(&self.run, &self.op.path, Phase::Failure);
                 return self.finish(Err(match &wait.on {
                     Blocked::Connection { provider, .. } => ToolError::connection_required(&**provider),
                     _ => ToolError::TimedOut { message: "no answer to the call came in time".to_owned() },

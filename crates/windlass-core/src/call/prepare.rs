@@ -34,9 +34,9 @@ use crate::value::size;
 /// frozen for the attempts, or finish with an output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preparation {
-    args: Option<Value>,
-    payload: Option<Value>,
-    answer: Option<Output>,
+    pub(super) args: Option<Value>,
+    pub(super) payload: Option<Value>,
+    pub(super) answer: Option<Output>,
 }
 
 impl Preparation {
@@ -300,8 +300,14 @@ impl Preparing {
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
         match polled {
-            Ok(Poll::Ready(preparation)) => return Poll::Ready(preparation),
-            Err(panic) => return Poll::Ready(Err(self.panicked(&work.attempt, &panic_message(&*panic)))),
+            Ok(Poll::Ready(mut preparation)) => {
+                work.attempt.redact_preparation(&mut preparation);
+                return Poll::Ready(preparation);
+            }
+            Err(panic) => {
+                let message = work.attempt.redact_text(&panic_message(&*panic));
+                return Poll::Ready(Err(self.panicked(&work.attempt, &message)));
+            }
             Ok(Poll::Pending) => {}
         }
         self.registration.register(&self.run, cx);

@@ -1,6 +1,7 @@
 //! One attempt in progress: polled, timed, cancelled, caught.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -75,6 +76,11 @@ impl<'a> RunningAttempt<'a> {
         Self { body, attempt, started, is_pending: false, timers: None, stopping: None, heeds_cancel, span }
     }
 
+    /// The connections that it has read, with the revisions of their credentials.
+    pub(crate) fn into_used_connections(self) -> Vec<(Arc<str>, u64)> {
+        self.attempt.used_connections()
+    }
+
     /// Artifacts that the outcome may refer to.
     pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
         self.attempt.vouched()
@@ -117,9 +123,12 @@ impl<'a> RunningAttempt<'a> {
         let _span = self.span.enter();
         let body = &mut self.body;
         match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
-            Ok(Poll::Ready(result)) => Poll::Ready(AttemptEnd::Returned(result)),
+            Ok(Poll::Ready(mut result)) => {
+                self.attempt.redact(&mut result);
+                Poll::Ready(AttemptEnd::Returned(result))
+            }
             Ok(Poll::Pending) => Poll::Pending,
-            Err(panic) => Poll::Ready(AttemptEnd::Panicked(panic_message(&*panic))),
+            Err(panic) => Poll::Ready(AttemptEnd::Panicked(self.attempt.redact_text(&panic_message(&*panic)))),
         }
     }
 

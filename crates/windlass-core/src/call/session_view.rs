@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::attempt::Attempt;
 use crate::limits;
 use crate::session::files::FileView;
 use crate::store::{DataKind, SessionInfo, SessionMessage, Store, StoreError};
@@ -16,13 +17,14 @@ use crate::tool::{Listings, SessionTools, ToolError, ToolResult, Toolbox};
 pub struct SessionView {
     store: Arc<dyn Store>,
     name: Arc<str>,
+    attempt: Attempt,
     /// The tools of the call; `None` in a step.
     toolbox: Option<Toolbox>,
 }
 
 impl SessionView {
-    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>, toolbox: Option<Toolbox>) -> Self {
-        Self { store, name, toolbox }
+    pub(super) fn new(store: Arc<dyn Store>, name: Arc<str>, attempt: Attempt, toolbox: Option<Toolbox>) -> Self {
+        Self { store, name, attempt, toolbox }
     }
 
     /// Its name.
@@ -73,10 +75,15 @@ impl SessionView {
         Ok(value.map(serde_json::from_value).transpose()?)
     }
 
-    /// A secret; `None` if it is not set. Keep it out of the outcome: what an attempt returns is recorded.
+    /// A secret; `None` if it is not set. From then on, it is replaced in everything that the attempt returns, reports or
+    /// fails with.
     pub async fn secret(&self, name: &str) -> ToolResult<Option<String>> {
         let value = self.value(DataKind::Secret, name).await?;
-        Ok(value.and_then(|value| value.as_str().map(str::to_owned)))
+        let secret = value.and_then(|value| value.as_str().map(str::to_owned));
+        if let Some(secret) = &secret {
+            self.attempt.note_secret(name, secret);
+        }
+        Ok(secret)
     }
 
     /// Its files. Reads see what the files are at that moment.

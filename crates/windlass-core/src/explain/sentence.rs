@@ -265,7 +265,7 @@ mod tests {
             &["approve or deny", "`pay`", "it is dear", "denied in"],
         );
         check(
-            &waits(Blocked::Connection { provider: "gmail".into(), after: None }),
+            &waits(Blocked::Connection { provider: "gmail".into(), after: None, why: None }),
             &["connects gmail", "the call fails in 1 min"],
         );
         let (operation, cause) = ("it".to_owned(), DoubtCause::WorkerLost);

@@ -67,8 +67,8 @@ pub(crate) enum ParkAnswer {
     Result(Recorded),
     /// A decision about a call.
     Decided { granted: bool, by: String, reason: String, until: Timestamp },
-    /// A connection is established or refused, according to the message at this position.
-    Connected { refused: Option<String>, position: u64 },
+    /// A connection is established or refused: by a person, or because it was found in the store.
+    Connected { refused: Option<String>, by_person: bool },
 }
 
 /// What a park looks for in the mailbox.
@@ -196,6 +196,24 @@ impl Machine {
         }
     }
 
+    /// Puts changed parks into the next commit. Returns the mark of the latest change.
+    pub(crate) fn publish_now(&mut self) -> u64 {
+        self.publish_parks();
+        self.outbox.written()
+    }
+
+    /// The position of the last message about this provider, unless it refuses the connection. What needs another
+    /// connection now is answered only by later messages.
+    pub(crate) fn connected_at(&self, provider: &str) -> Option<u64> {
+        let latest = self.mail.iter().rev().find_map(|mail| match &mail.message {
+            Message::Connect { provider: connected, refused } if **connected == *provider => {
+                Some((mail.position, refused.is_none()))
+            }
+            _ => None,
+        });
+        latest.filter(|(_, is_connected)| *is_connected).map(|(position, _)| position)
+    }
+
     /// Keeps the answer that was given by the key made at `path`, for other operations that wait for it.
     pub(crate) fn keep_answer(&mut self, path: Path, result: Recorded) {
         self.parks.make().replies.answers.insert(path, Box::new(result));
@@ -231,7 +249,7 @@ impl Machine {
         if let Message::Connect { .. } = self.mail[index].message {
             let latest = self.mail.iter().rev().find(|mail| answers(mail, query))?;
             let Message::Connect { refused, .. } = &latest.message else { return None };
-            return Some(ParkAnswer::Connected { refused: refused.clone(), position: latest.position });
+            return Some(ParkAnswer::Connected { refused: refused.clone(), by_person: true });
         }
         let mail = self.mail.remove(index)?;
         self.unrecorded_mail.push((query.path.clone(), mail.position));
@@ -352,7 +370,7 @@ fn answers(mail: &Mail, query: &ParkQuery<'_>) -> bool {
         (Message::Decide { path, digest, .. }, Blocked::Approval { digest: wanted, .. }) => {
             path == query.path && digest == wanted
         }
-        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted, after }) => {
+        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted, after, .. }) => {
             provider == wanted && after.is_none_or(|after| mail.position > after)
         }
         _ => false,

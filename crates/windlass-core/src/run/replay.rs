@@ -281,7 +281,7 @@ mod tests {
         };
         let asked = call("t", json!({}));
         let unresolved = Asked { unresolved: true, ..asked.clone() };
-        let connection = || Blocked::Connection { provider: "mail".into(), after: None };
+        let connection = || Blocked::Connection { provider: "mail".into(), after: None, why: None };
         for (state, expected) in [
             (OpState::Accepted, "accepted Some(\"t\")"),
             (OpState::Prepared, "prepared t"),

@@ -384,6 +384,9 @@ pub enum Blocked {
         /// one, so only later messages count.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<u64>,
+        /// Why the connection that there was cannot be used, if there was one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<Arc<str>>,
     },
     /// The next attempt after a failure.
     Retry,

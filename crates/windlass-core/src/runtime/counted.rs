@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn connection() -> Record {
-        parked(1, Blocked::Connection { provider: "post".into(), after: None })
+        parked(1, Blocked::Connection { provider: "post".into(), after: None, why: None })
     }
 
     fn ended(micros: i64, error: ToolError, by: Option<Settler>) -> Record {

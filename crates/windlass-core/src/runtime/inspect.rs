@@ -128,7 +128,11 @@ impl Runtime {
     pub async fn predict(&self, mut case: Hypothetical) -> Result<Prediction> {
         let kernel = &self.kernel;
         case.attended |= kernel.env.attended;
-        case.connections.extend(kernel.env.connections.iter().cloned());
+        case.connections.extend(kernel.env.providers.connected.iter().cloned());
+        let of = crate::store::ConnectionsOf::Principal(case.principal.as_deref().map(Into::into));
+        let now = kernel.env.clock.now();
+        let kept = kernel.store.connections().list_connections(of).await?.into_iter().filter(|kept| kept.is_valid(now));
+        case.connections.extend(kept.map(|kept| kept.key.provider.to_string()));
         case.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
         case.cause.iter().try_for_each(|cause| check_attribution("cause", cause))?;
         let session: Option<Arc<str>> = case.session.as_deref().map(Into::into);

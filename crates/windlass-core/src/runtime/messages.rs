@@ -1,6 +1,5 @@
 //! Messages from people and other systems to runs: settlements, cancellations, signals, answers, approvals.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -47,6 +46,8 @@ pub struct Awaited {
     pub run: RunId,
     /// The id of its tool, or `batch`.
     pub tool: Arc<str>,
+    /// Who the run acts for.
+    pub principal: Option<Arc<str>>,
     /// The operation, and what it waits for.
     pub park: Park,
     /// The reply key that answers it, if it is answered by one.
@@ -350,58 +351,6 @@ impl Runtime {
         })
     }
 
-    /// Tells every run that waits for this provider that it is connected now, or refused. Returns how many runs were
-    /// waiting. Durable when it returns.
-    pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
-        self.connect_under(None, provider, refused, None).await
-    }
-
-    /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key. `principal`: only
-    /// for the runs that act for it.
-    pub async fn connect_under(
-        &self,
-        key: Option<&str>,
-        provider: &str,
-        refused: Option<&str>,
-        principal: Option<&Arc<str>>,
-    ) -> Result<usize> {
-        let waits =
-            |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted, .. } if **wanted == *provider);
-        let mut notified = 0;
-        let mut after = None;
-        loop {
-            let filter = Filter { principal: principal.cloned(), ..Filter::inbox() };
-            let page = self.kernel.store.list(filter, after, PAGE).await?;
-            after = page.last().map(|info| info.run);
-            for info in page.iter().filter(|info| info.parks.iter().any(waits)) {
-                let message = Message::Connect { provider: provider.into(), refused: refused.map(str::to_owned) };
-                let dedupe = key.map(|key| format!("connect {provider} {key}").into());
-                match self.post(info.run, message, dedupe).await {
-                    Ok(()) | Err(StoreError::Duplicate { .. }) => notified += 1,
-                    Err(StoreError::Finished(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if page.len() < PAGE {
-                return Ok(notified);
-            }
-        }
-    }
-
-    /// The providers that a person must connect before runs can continue, with the runs that wait for each.
-    pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
-        let mut wanted: BTreeMap<Arc<str>, Vec<RunId>> = BTreeMap::new();
-        for item in self.inbox().await? {
-            if let Blocked::Connection { provider, .. } = &item.park.on {
-                let runs = wanted.entry(provider.clone()).or_default();
-                if !runs.contains(&item.run) {
-                    runs.push(item.run);
-                }
-            }
-        }
-        Ok(wanted)
-    }
-
     /// Everything that waits for a person or another system, oldest run first: inputs, approvals and connections.
     /// Doubts are listed by [`doubts`](Runtime::doubts).
     pub async fn inbox(&self) -> Result<Vec<Awaited>> {
@@ -447,7 +396,14 @@ impl Runtime {
                     }
                     _ => None,
                 };
-                Awaited { run, tool: info.tool.clone(), park: park.clone(), key, args: None }
+                Awaited {
+                    run,
+                    tool: info.tool.clone(),
+                    principal: info.principal.clone(),
+                    park: park.clone(),
+                    key,
+                    args: None,
+                }
             })
             .collect()
     }

@@ -36,7 +36,7 @@ impl From<Unfit> for ToolError {
 }
 
 /// Checks a text that is shown in one line: 1 to `most` characters, none of them a control character.
-fn line(what: &str, text: &str, most: usize) -> Result<(), Unfit> {
+pub(crate) fn line(what: &str, text: &str, most: usize) -> Result<(), Unfit> {
     // The characters of a huge text are not counted.
     if text.is_empty() || text.len() > 4 * most || text.chars().count() > most || text.chars().any(char::is_control) {
         return Err(Unfit::Invalid(format!("{what} must have 1 to {most} visible characters")));

@@ -158,6 +158,14 @@ pub enum StoreError {
         /// What is missing or damaged.
         why: String,
     },
+    /// The credential of a connection cannot be unsealed. Nothing is lost, and everything else works.
+    #[error("the credential of {connection} cannot be opened: {why}; put the key back, or connect again")]
+    UnsealableCredential {
+        /// The connection.
+        connection: String,
+        /// What is missing or damaged.
+        why: String,
+    },
     /// The artifact does not exist, or the reader has no access; the two cannot be told apart. The caller names another
     /// one.
     #[error(

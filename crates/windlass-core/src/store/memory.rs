@@ -2,6 +2,7 @@
 
 mod artifacts;
 mod check;
+mod connections;
 mod entry;
 mod files;
 mod hooks;
@@ -80,6 +81,7 @@ struct Inner {
     /// The running runs of each worker that has or had a lease.
     driven: BTreeMap<WorkerId, BTreeSet<RunId>>,
     sessions: Sessions,
+    connections: connections::ConnectionTable,
     queues: Queues,
     /// Runs to which the current commit granted a key, or reported the end of a run.
     granted: Vec<RunId>,
@@ -579,6 +581,10 @@ impl Store for MemoryStore {
     }
 
     fn sessions(&self) -> &dyn super::Sessions {
+        self
+    }
+
+    fn connections(&self) -> &dyn super::Connections {
         self
     }
 

@@ -7,7 +7,9 @@ mod admission;
 mod answer;
 mod artifacts;
 mod clock;
+mod connections;
 mod damage;
+mod due;
 mod error;
 mod files;
 mod keys;
@@ -28,6 +30,11 @@ pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
 pub use clock::StoreClock;
+pub use connections::{
+    AppliedChange, ConnectionAnswer, ConnectionChange, ConnectionInfo, ConnectionKey, ConnectionWrite, Connections,
+    ConnectionsOf, Credential, Rejected, StoredConnection,
+};
+pub use due::{ClaimedDue, Due};
 pub use error::StoreError;
 pub use files::{
     BadSessionPath, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal,
@@ -251,25 +258,6 @@ pub struct Claimed {
     pub damaged: Option<String>,
 }
 
-/// Runs that a worker should claim; see [`Queries::due`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
-    /// The runs.
-    pub runs: Vec<RunId>,
-    /// The time until the next suspended run is due, by the store's clock.
-    pub next: Option<Duration>,
-}
-
-/// Runs that were due and that the caller now owns; see [`Driving::claim_due`].
-#[derive(Debug, Default)]
-pub struct ClaimedDue {
-    /// Each run with its claim, or why it could not be claimed or read. A run that could not be read may still be
-    /// claimed.
-    pub runs: Vec<(RunId, Result<Claimed, StoreError>)>,
-    /// See [`Due::next`].
-    pub next: Option<Duration>,
-}
-
 /// Called after something was written for a run; see [`Driving::on_change`].
 pub type OnChange = Arc<dyn Fn(RunId) + Send + Sync>;
 
@@ -308,6 +296,9 @@ pub trait Store: Driving + Queries + Upkeep {
 
     /// The sessions of the store.
     fn sessions(&self) -> &dyn Sessions;
+
+    /// The connections of the store.
+    fn connections(&self) -> &dyn Connections;
 
     /// The secret that signs reply keys. Created with the store and kept with it.
     fn secret(&self) -> [u8; 32];

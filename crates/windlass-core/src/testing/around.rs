@@ -12,11 +12,12 @@ use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, DataEntry, DataKind, Driving, Due,
-    Entry, FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, RecentOutcomes,
+    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, ConnectionAnswer, ConnectionInfo,
+    ConnectionKey, ConnectionWrite, Connections, ConnectionsOf, Counts, DataEntry, DataKind, Driving, Due, Entry,
+    FileInfo, FileQuery, FileUsage, Files, Filter, KeyPlace, Mail, Mailboxes, OnChange, Queries, RecentOutcomes,
     SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath, SessionSizes, SessionVerdict, SessionWrite,
-    Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload, Verdict,
-    WaitRequest,
+    Sessions, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, StoredConnection, Swept, Tidied, Upkeep,
+    Upload, Verdict, WaitRequest,
 };
 use crate::time::{Clock, Timestamp};
 use crate::tool::LiveTools;
@@ -57,6 +58,8 @@ pub enum Request {
     WriteSession,
     ReadSession,
     PurgeSession,
+    WriteConnection,
+    ReadConnection,
 }
 
 /// A wrapper of a store. Every type that implements this is a [`Store`].
@@ -247,6 +250,10 @@ impl<A: Around> Store for A {
         self
     }
 
+    fn connections(&self) -> &dyn Connections {
+        self
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.inner().secret()
     }
@@ -352,5 +359,19 @@ impl<A: Around> Files for A {
 
     fn file_usage(&self, session: Arc<str>) -> Asked<'_, FileUsage> {
         self.ask(Request::ReadSession, move |store| store.sessions().file_usage(session))
+    }
+}
+
+impl<A: Around> Connections for A {
+    fn write_connection(&self, write: ConnectionWrite) -> Asked<'_, ConnectionAnswer> {
+        self.ask(Request::WriteConnection, move |store| store.connections().write_connection(write))
+    }
+
+    fn connection(&self, key: ConnectionKey) -> Asked<'_, Option<StoredConnection>> {
+        self.ask(Request::ReadConnection, move |store| store.connections().connection(key))
+    }
+
+    fn list_connections(&self, of: ConnectionsOf) -> Asked<'_, Vec<ConnectionInfo>> {
+        self.ask(Request::ReadConnection, move |store| store.connections().list_connections(of))
     }
 }

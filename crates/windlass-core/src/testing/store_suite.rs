@@ -10,6 +10,7 @@
 
 mod artifacts;
 mod commits;
+mod connections;
 mod generations;
 mod keys;
 mod leases;
@@ -101,6 +102,11 @@ behaviours! {
     }
     keys {
         e09_w03_key_queue_positions_are_kept_while_the_run_is_not_driven,
+    }
+    connections {
+        e06_a_connection_is_kept_for_its_provider_and_principal,
+        e06_only_the_credential_that_was_meant_expires_or_is_refreshed,
+        e06_connecting_tells_the_runs_of_the_principal_in_the_same_step,
     }
     generations {
         a_new_generation_has_a_new_journal,

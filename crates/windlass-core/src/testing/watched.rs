@@ -42,13 +42,13 @@ impl<F: Fn(&str) + Clone + Send + Sync + 'static> Around for Watched<F> {
         }
     }
 
-    /// Also called with `before write` and `after write` around writes to sessions.
+    /// Also called with `before write` and `after write` around writes to sessions and connections.
     fn ask<'a, T: Send + 'a>(
         &'a self,
         request: Request,
         ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
     ) -> Asked<'a, T> {
-        if request != Request::WriteSession {
+        if !matches!(request, Request::WriteSession | Request::WriteConnection) {
             return ask(&*self.inner);
         }
         Box::pin(async move {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::redact::Redactor;
 use crate::artifacts::ArtifactError;
 use crate::session::files::FileError;
 
@@ -240,6 +241,32 @@ impl ToolError {
             && let Cow::Owned(cut) = super::view::bounded_data(data)
         {
             *data = cut;
+        }
+    }
+
+    /// Replaces secrets in everything that it says, also to the log.
+    pub(crate) fn redact(&mut self, redactor: &Redactor) {
+        match self {
+            Self::InvalidArguments { violations } => {
+                violations.iter_mut().for_each(|violation| redactor.redact_text(&mut violation.message));
+            }
+            Self::Failed { message, code, data, .. } => {
+                redactor.redact_text(message);
+                code.iter_mut().for_each(|code| redactor.redact_text(code));
+                data.iter_mut().for_each(|data| redactor.redact_value(data));
+            }
+            Self::Unavailable { message } | Self::TimedOut { message } => redactor.redact_text(message),
+            Self::Cancelled { reason } | Self::Denied { reason } | Self::InDoubt { reason } => {
+                redactor.redact_text(reason);
+            }
+            Self::Internal(internal) => {
+                let chain = internal.chain().join(": ");
+                if let Cow::Owned(clean) = redactor.redact(&chain) {
+                    internal.source = Some(Arc::from(Box::<dyn StdError + Send + Sync>::from(clean)));
+                }
+            }
+            Self::ConnectionRequired { provider } => redactor.redact_text(provider),
+            Self::Panicked { .. } => {}
         }
     }
 

@@ -2,17 +2,19 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use windlass::connections::ConnectionKey;
 use windlass::inbox::{Counted, ReplyResult, Resolution, Settlement};
 use windlass::run::RunInfo;
 use windlass::{Error, ToolError};
 
+use super::connections;
 use super::run_commands::{reason, tool_error};
 use crate::access::{Approve, Authorized, Identity};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, shortened};
 use crate::refusal::{ApiResult, Refusal};
 use crate::show::{Item, ItemCause, ItemId, failure, items};
-use crate::wire::{AnswerRequest, InboxKind, SettleRequest, SettlementKind};
+use crate::wire::{AnswerRequest, ConnectionRequest, InboxKind, SettleRequest, SettlementKind};
 
 /// A sender that may decide about inbox items, and the key of its request. A handler requires the scope `approve` by
 /// taking this as an argument.
@@ -108,20 +110,25 @@ impl Decider {
         }
     }
 
-    /// Affects every run that waits for the provider and that the sender sees.
-    pub(super) async fn connect(&self, id: &ItemId, refused: Option<&str>) -> ApiResult<()> {
+    /// Affects every run of the same principal that waits for the provider.
+    pub(super) async fn connect(&self, id: &ItemId, request: ConnectionRequest) -> ApiResult<()> {
         self.identity.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
         if let Some(ItemCause::Park(awaited)) = item.map(|item| item.cause)
             && let windlass::inbox::Blocked::Connection { provider, .. } = &awaited.park.on
         {
-            let principal = self.identity.restriction();
-            self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused, principal).await?;
+            if request.principal.is_some() {
+                let detail = "`principal` cannot be given for an item of the inbox, which says itself whose it is";
+                return Err(Refusal::invalid(detail));
+            }
+            let connection = ConnectionKey::new(provider.clone(), awaited.principal.clone());
+            connections::connect(&self.app, self.key.as_deref(), &connection, request).await?;
             return Ok(());
         }
+        let refused = request.refused;
         let what = if refused.is_some() { "refused" } else { "connected" };
         // The journal does not record who connected a provider.
-        let own = Counted { by: "a person".to_owned(), ..self.decision(what, refused.unwrap_or_default().to_owned()) };
+        let own = Counted { by: "a person".to_owned(), ..self.decision(what, refused.unwrap_or_default()) };
         self.confirm(id, None, own).await
     }
 

@@ -190,7 +190,7 @@ pub(super) async fn answer(
 
 /// Report that a provider is connected, or will not be
 ///
-/// Affects every run that waits for the provider.
+/// Keeps the credential, and affects every run of the same principal that waits for the provider.
 #[utoipa::path(post, path = "/v1/inbox/{id}/connect", tag = "inbox", params(("id" = String, Path)),
     request_body = Option<ConnectionRequest>,
     responses((status = 200, description = "The decision took effect", body = Decided)))]
@@ -200,7 +200,7 @@ pub(super) async fn connect(
     MaybeJson(request): MaybeJson<ConnectionRequest>,
 ) -> ApiResult {
     let id = item_id(&id, InboxKind::Connection)?;
-    decider.connect(&id, request.refused.as_deref()).await?;
+    decider.connect(&id, request).await?;
     Ok(decided(&id))
 }
 
@@ -266,6 +266,8 @@ async fn one(decider: &Decider, id: &str, request: &BulkRequest) -> ApiResult<()
             decider.settle(&id, SettleRequest { settlement, value, error, reason }).await
         }
         InboxAction::Answer => decider.answer(&id, AnswerRequest { value, error, cancelled: false }).await,
-        InboxAction::Connect => decider.connect(&id, refused.as_deref()).await,
+        InboxAction::Connect => {
+            decider.connect(&id, ConnectionRequest { refused, ..ConnectionRequest::default() }).await
+        }
     }
 }

@@ -4,6 +4,7 @@ mod admin;
 mod artifacts;
 mod calls;
 mod clients;
+mod connections;
 mod decisions;
 mod events;
 mod inbox;
@@ -61,7 +62,8 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(inbox::answer))
         .routes(routes!(inbox::connect))
         .routes(routes!(replies::reply))
-        .routes(routes!(replies::connection))
+        .routes(routes!(connections::list))
+        .routes(routes!(connections::make, connections::remove))
         .routes(routes!(tools::list))
         .routes(routes!(tools::get))
         .routes(routes!(tools::check))

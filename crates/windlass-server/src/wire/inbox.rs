@@ -147,12 +147,53 @@ pub struct ReplyResponse {
 }
 
 /// Reports that a provider is connected, or that it will not be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionRequest {
+    /// The credential that tools read. No response ever contains it. Without one, the provider only counts as connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 16384)]
+    pub credential: Option<String>,
+    /// How many seconds the credential is valid. Without this, it does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub expires_in: Option<u64>,
+    /// Whose connection it is: that of the token by default. Another one needs the scope `impersonate` or `admin`. Not
+    /// for an item of the inbox, which says itself whose it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// Why the provider will not be connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+}
+
+/// A connection that is kept, without its credential.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionView {
+    /// The provider.
+    pub provider: String,
+    /// The principal that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// When it was first made.
+    pub created: Time,
+    /// When its credential was last set.
+    pub updated: Time,
+    /// When it expires, or has expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Time>,
+    /// Whether a call would have to wait for another one now.
+    pub expired: bool,
+    /// Why it does not work any more, as the last attempt or refresh found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The connections that are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionList {
+    /// The connections, by provider and principal.
+    pub connections: Vec<ConnectionView>,
 }
 
 /// The runs that a connection affects.

@@ -31,9 +31,9 @@ pub use call::{
 pub use client::{ClientCall, ClientRequest, ClientResponse, ClientTool};
 pub use event::{Activity, End, EndReason, EventPage};
 pub use inbox::{
-    AnswerRequest, BulkRequest, BulkResponse, BulkResult, ConnectionRequest, ConnectionResponse, DecideRequest,
-    Decided, InboxAction, InboxFilter, InboxItem, InboxKind, InboxPage, ReplyRequest, ReplyResponse, SettleRequest,
-    SettlementKind,
+    AnswerRequest, BulkRequest, BulkResponse, BulkResult, ConnectionList, ConnectionRequest, ConnectionResponse,
+    ConnectionView, DecideRequest, Decided, InboxAction, InboxFilter, InboxItem, InboxKind, InboxPage, ReplyRequest,
+    ReplyResponse, SettleRequest, SettlementKind,
 };
 pub use meta::{Health, HealthStatus, Index, Ready};
 pub use problem::Problem;

@@ -100,8 +100,9 @@ async fn w07_a_check_predicts_that_a_call_waits_for_its_connection() {
 async fn l08_a_decision_about_a_connection_is_confirmed_or_refused_after_a_restart() {
     let mut world = World::new().await;
     for (n, (decision, other, first)) in [
-        (json!({}), json!({"refused": "no"}), json!({"decision": "connected", "by": "a person", "reason": ""})),
+        // The refusal first: a connection is kept, so a later call would not ask.
         (json!({"refused": "no"}), json!({}), json!({"decision": "refused", "by": "a person", "reason": "no"})),
+        (json!({}), json!({"refused": "no"}), json!({"decision": "connected", "by": "a person", "reason": ""})),
     ]
     .into_iter()
     .enumerate()

@@ -12,6 +12,7 @@ use windlass_core::run::state::{Doubt, Park, RunState};
 use windlass_core::store::Message;
 
 use super::blobs;
+use super::connections;
 use super::damage;
 use super::job::{EncodedState, RunPhase};
 use super::lock;
@@ -127,6 +128,7 @@ pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) ->
             .and_then(|()| check_runs(&view, &keys, &mut report, &mut progress))
             .and_then(|()| check_content(&view, &mut report))
             .and_then(|()| sessions::check_secrets(&view, &keys, &mut report))
+            .and_then(|()| connections::check_credentials(&view, &keys, &mut report))
     };
     match checked {
         Ok(()) => {}

@@ -5,6 +5,7 @@
 //! existed and counts as unverified. Tables whose rows change have a trigger that updates the checksum; it leaves a row
 //! alone that was damaged before, so that it stays detectable.
 
+use super::connections;
 use super::key_places;
 use super::sessions;
 use crc32fast::Hasher;
@@ -92,7 +93,7 @@ pub(super) fn schema_checksum(connection: &Connection) -> rusqlite::Result<i64> 
     let sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema
                WHERE tbl_name IN ('file', 'workers', 'sessions', 'mail', 'runs', 'log', 'segments', 'tombstones',
                                   'blobs', 'pieces', 'refs', 'claims', 'run', 'journal', 'messages', 'session_data', 'verdicts',
-                                  'files', 'outcomes')
+                                  'files', 'outcomes', 'connections')
                ORDER BY type, name";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
@@ -233,7 +234,7 @@ pub(super) const BLOBS_TRIGGER: &str = checksum_trigger!(
 );
 
 /// Queries for damaged rows, one for each table: the run, if it can be named, and the location.
-pub(super) const DAMAGE_QUERIES: [&str; 17] = [
+pub(super) const DAMAGE_QUERIES: [&str; 18] = [
     "SELECT NULL, 'the row of the file itself' FROM file
      WHERE sum != windlass_sum(openings, secret, packed, clean, last, copy, runs, shape)",
     concat!("SELECT run, 'its row in the table of runs' FROM runs WHERE sum != ", run_checksum!()),
@@ -258,6 +259,7 @@ pub(super) const DAMAGE_QUERIES: [&str; 17] = [
     sessions::DAMAGED[3],
     sessions::files::DAMAGED,
     sessions::DAMAGED[4],
+    connections::DAMAGED,
 ];
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
 use windlass_core::store::{
-    Change, Commit, Creation, Guard, KeyPlace, Message, Promise, SeenOutcome, SessionVerdict, StoreError, Tidied, Turn,
+    Change, Commit, ConnectionAnswer, Creation, Guard, KeyPlace, Message, Promise, SeenOutcome, SessionVerdict,
+    StoreError, Tidied, Turn,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::tool::ToolsChange;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
+use super::connections::ConnectionJob;
 use super::large_values;
 use super::pack::Packed;
 use super::retention::RetentionWork;
@@ -39,6 +41,7 @@ pub(super) enum Job {
     Session(Box<SessionJob>, Promise<SessionVerdict>),
     /// Removes a slice of a closed session.
     PurgeSession(Arc<str>, Promise<Tidied>),
+    Connection(Box<ConnectionJob>, Promise<ConnectionAnswer>),
 }
 
 /// Approximate cost of a job in memory and on disk, without its content.
@@ -56,6 +59,7 @@ impl Job {
             Self::Write(write, _) => JOB_OVERHEAD + write.bytes(),
             Self::Blob(step, _) => JOB_OVERHEAD + step.bytes(),
             Self::Session(job, _) => JOB_OVERHEAD + job.bytes(),
+            Self::Connection(job, _) => JOB_OVERHEAD + job.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
             Self::Claim(..)
             | Self::ClaimDue(..)
@@ -411,6 +415,11 @@ impl Write {
 }
 
 impl PendingMessage {
+    /// A message without secrets that settles nothing.
+    pub(super) fn new(run: RunId, message: &Message, dedupe: Option<Arc<str>>) -> Result<Self, StoreError> {
+        Ok(Self { run, settles: None, dedupe, text: encode_message(message)? })
+    }
+
     /// Tells `run` that the run it waits for has finished.
     pub(super) fn over(run: RunId, finished: RunId) -> Result<Self, StoreError> {
         let text = encode_message(&Message::Over { run: finished })?;

@@ -12,6 +12,7 @@ mod blobs;
 mod check;
 mod checkpoint;
 mod checksum;
+mod connections;
 mod damage;
 mod db_file;
 mod decide;
@@ -55,8 +56,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimed, ClaimedDue, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail,
-    Mailboxes, Promise, Queries, Sessions, Store, StoreClock, StoreError, Tidied, Upkeep,
+    Answer, Artifacts, Claimed, ClaimedDue, Commit, Connections, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace,
+    Mail, Mailboxes, Promise, Queries, Sessions, Store, StoreClock, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::{Clock, Timestamp};
 use windlass_core::tool::LiveSessions;
@@ -397,6 +398,10 @@ impl Store for SqliteStore {
     }
 
     fn sessions(&self) -> &dyn Sessions {
+        self
+    }
+
+    fn connections(&self) -> &dyn Connections {
         self
     }
 

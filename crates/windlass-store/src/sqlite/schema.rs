@@ -6,7 +6,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, blobs, check, checksum, key_places, large_values, log, missing_run_rows, sessions, wal_stamp};
+use super::{
+    backup, blobs, check, checksum, connections, key_places, large_values, log, missing_run_rows, sessions, wal_stamp,
+};
 
 /// Marks a file as a Windlass database in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
@@ -192,8 +194,8 @@ CREATE VIEW journal AS
 const MIGRATIONS: [&[&str]; 11] =
     [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8, FROM_V9, FROM_V10, FROM_V11];
 
-/// In version 11 a session was a title with messages, data and secrets. New files are created with these statements too.
-const FROM_V11: &[&str] = &[sessions::SETTINGS, sessions::files::DDL, sessions::OUTCOMES];
+/// In version 11 a session was a title with messages, data and secrets, and connections were not kept. New files are created with these statements too.
+const FROM_V11: &[&str] = &[sessions::SETTINGS, sessions::files::DDL, sessions::OUTCOMES, connections::DDL];
 
 /// In version 10 a session was only a name.
 const FROM_V10: &[&str] = &[sessions::DDL, sessions::TRIGGER];

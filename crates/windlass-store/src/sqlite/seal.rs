@@ -17,7 +17,7 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use serde_json::Value;
 use windlass_core::run::record::Record;
 use windlass_core::run::secrets::Order;
-use windlass_core::store::{Message, StoreError};
+use windlass_core::store::{ConnectionKey, Message, StoreError};
 use windlass_core::{Path, RunId};
 
 use super::read::decode;
@@ -97,6 +97,27 @@ fn of_session(session: &str, name: &str) -> Vec<u8> {
     // The length keeps the two names apart, and the first byte keeps them apart from the ids of runs.
     let length = (session.len() as u64).to_le_bytes();
     [b"session".as_slice(), &length, session.as_bytes(), name.as_bytes()].concat()
+}
+
+/// Seals the credential of a connection.
+pub(super) fn seal_credential(keys: &SealingKeys, key: &ConnectionKey, text: &str) -> Result<String, StoreError> {
+    seal_value(&current(keys)?, &of_connection(key), &Value::from(text))
+}
+
+/// Unseals the credential of a connection.
+pub(super) fn open_credential(keys: &SealingKeys, key: &ConnectionKey, sealed: String) -> Result<String, UnsealError> {
+    match unseal(keys, &of_connection(key), &Value::String(sealed))? {
+        Value::String(text) => Ok(text),
+        _ => Err(UnsealError::Damaged("?".to_owned())),
+    }
+}
+
+/// What the credential of a connection is bound to.
+fn of_connection(key: &ConnectionKey) -> Vec<u8> {
+    // The length keeps the two names apart, and a byte keeps a connection of no principal apart from one of the empty name.
+    let (provider, principal) = (key.provider.as_bytes(), key.principal.as_deref());
+    let head = [b"connection".as_slice(), &(provider.len() as u64).to_le_bytes(), provider].concat();
+    [head.as_slice(), &[u8::from(principal.is_some())], principal.unwrap_or_default().as_bytes()].concat()
 }
 
 /// The message with its secrets sealed.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{Promise, SessionVerdict, StoreError, Tidied};
+use windlass_core::store::{ConnectionAnswer, Promise, SessionVerdict, StoreError, Tidied};
 use windlass_core::tool::LiveSessions;
 use windlass_core::troubles::Troubles;
 
@@ -76,6 +76,7 @@ enum Reply {
     Blob(Promise<blobs::BlobOutcome>, Result<blobs::BlobOutcome, StoreError>),
     Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
     Session(Promise<SessionVerdict>, Result<SessionVerdict, StoreError>),
+    Connection(Promise<ConnectionAnswer>, Result<ConnectionAnswer, StoreError>),
 }
 
 impl Reply {
@@ -90,12 +91,14 @@ impl Reply {
             (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Session(promise, result), None) => promise.answer(result),
+            (Self::Connection(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Claim(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::DueClaims(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Session(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Connection(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback panicked while it handled the answer to a commit");
@@ -330,6 +333,9 @@ impl Writer {
                 }
                 Job::Session(job, promise) => {
                     Reply::Session(promise, self.run_job(&mut failed, |table| table.write_session(&job)))
+                }
+                Job::Connection(job, promise) => {
+                    Reply::Connection(promise, self.run_job(&mut failed, |table| table.write_connection(&job)))
                 }
                 Job::PurgeSession(name, promise) => {
                     let work = |table: &mut WriteTx<'_>| table.purge_session(&name, SLICE_ROWS);

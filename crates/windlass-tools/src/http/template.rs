@@ -148,7 +148,7 @@ impl Template {
                 Piece::Secret(name) => {
                     let secret =
                         scope.secrets.resolve(name).map_err(|error| ToolError::unavailable(error.to_string()))?;
-                    scope.seen.add(name, &secret);
+                    scope.seen.add(name, secret.expose());
                     Filled::Foreign(secret.expose().to_owned())
                 }
             });

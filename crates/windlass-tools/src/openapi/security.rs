@@ -9,7 +9,7 @@ use super::{Options, Problem};
 use crate::encode;
 use crate::http::{header_name, header_value};
 use crate::net::{HeaderMap, HeaderName};
-use crate::secret::{Redactor, Secret, Secrets, Text};
+use crate::secret::{Redactor, Secrets, Text};
 
 /// One credential of an operation.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl Credential {
             CredentialForm::Bearer => (authorization, format!("Bearer {}", value.expose())),
             CredentialForm::Basic => {
                 let encoded = STANDARD.encode(value.expose());
-                seen.add(&self.scheme, &Secret::new(&encoded));
+                seen.add(&self.scheme, &encoded);
                 (authorization, format!("Basic {encoded}"))
             }
         };

@@ -175,7 +175,7 @@ impl Secrets {
         let mut redactor = Redactor::default();
         for (name, reference) in self.iter() {
             if let Ok(secret) = reference.read() {
-                redactor.add(name, &secret);
+                redactor.add(name, secret.expose());
             }
         }
         redactor

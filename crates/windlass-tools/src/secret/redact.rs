@@ -1,121 +1,20 @@
 //! Removes secrets from text that leaves the process.
 
-use std::borrow::Cow;
-
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
-use serde_json::Value;
-
-use super::Secret;
-use crate::encode;
-
-/// Shortest value that is redacted: a shorter one would match ordinary words.
-const SHORTEST: usize = 4;
-
-/// Replaces secrets in text, in every encoding they commonly have.
-#[derive(Clone, Default)]
-pub struct Redactor {
-    /// What to search for and its replacement, longest first.
-    needles: Vec<(String, String)>,
-}
-
-impl std::fmt::Debug for Redactor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Redactor({} forms)", self.needles.len())
-    }
-}
-
-impl Redactor {
-    /// Adds a secret: as it is, in Base64, percent-encoded, and escaped as in JSON.
-    pub fn add(&mut self, name: &str, secret: &Secret) {
-        let value = secret.expose();
-        if value.len() < SHORTEST {
-            return;
-        }
-        let json = Value::from(value).to_string();
-        let forms = [
-            value.to_owned(),
-            json.trim_matches('"').to_owned(),
-            encode::strict(value),
-            encode::strict_small(value),
-            encode::form(value),
-            STANDARD.encode(value),
-            STANDARD_NO_PAD.encode(value),
-            URL_SAFE.encode(value),
-            URL_SAFE_NO_PAD.encode(value),
-        ];
-        let replacement = format!("[secret {name}]");
-        for form in forms.into_iter().chain(value.lines().map(str::to_owned)).chain(inner_base64(value)) {
-            if form.len() >= SHORTEST && !self.needles.iter().any(|(needle, _)| *needle == form) {
-                self.needles.push((form, replacement.clone()));
-            }
-        }
-        // A form that contains another one must be replaced before the inner one breaks it up.
-        self.needles.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-    }
-
-    /// The text without the secrets.
-    pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let mut text = Cow::Borrowed(text);
-        for (needle, replacement) in &self.needles {
-            if text.contains(needle.as_str()) {
-                text = Cow::Owned(text.replace(needle.as_str(), replacement));
-            }
-        }
-        text
-    }
-
-    /// Replaces the secrets in every string and every key of a value.
-    pub fn redact_value(&self, value: &mut Value) {
-        if self.needles.is_empty() {
-            return;
-        }
-        match value {
-            Value::String(text) => {
-                if let Cow::Owned(clean) = self.redact(text) {
-                    *text = clean;
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.redact_value(item)),
-            Value::Object(map) => {
-                let dirty = |key: &&String| matches!(self.redact(key), Cow::Owned(_));
-                for key in map.keys().filter(dirty).cloned().collect::<Vec<_>>() {
-                    if let Some(item) = map.remove(&key) {
-                        map.insert(self.redact(&key).into_owned(), item);
-                    }
-                }
-                map.values_mut().for_each(|item| self.redact_value(item));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// The Base64 of a value that follows other text, such as a password after its user name: the part that does not depend
-/// on the bytes around it, for each of the three offsets at which it can begin.
-fn inner_base64(value: &str) -> Vec<String> {
-    let bytes = value.as_bytes();
-    (1..3)
-        .filter_map(|skip: usize| {
-            let inner = bytes.get(skip..)?;
-            let whole = inner.len() - inner.len() % 3;
-            // Shorter parts of a secret would match ordinary text.
-            (whole >= 6).then(|| STANDARD_NO_PAD.encode(&inner[..whole]))
-        })
-        .chain((bytes.len() >= 6).then(|| STANDARD_NO_PAD.encode(&bytes[..bytes.len() - bytes.len() % 3])))
-        .collect()
-}
+pub use windlass::tool::Redactor;
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::encode;
 
     fn redactor(values: &[(&str, &str)]) -> Redactor {
         let mut redactor = Redactor::default();
-        values.iter().for_each(|(name, value)| redactor.add(name, &Secret::new(value)));
+        values.iter().for_each(|(name, value)| redactor.add(name, value));
         redactor
     }
 

@@ -90,7 +90,7 @@ impl Text {
                 Piece::Plain(text) => whole.push_str(text),
                 Piece::Secret(name) => {
                     let secret = secrets.resolve(name)?;
-                    seen.add(name, &secret);
+                    seen.add(name, secret.expose());
                     whole.push_str(secret.expose());
                 }
             }

@@ -134,6 +134,7 @@ impl Around for MortalStore {
             Request::FinishUpload => "the end of an upload",
             Request::ClaimDue => "a claim of due runs",
             Request::WriteSession => "a write to a session",
+            Request::WriteConnection => "a write to a connection",
             _ => return ask(&*self.inner),
         };
         if self.life.is_dead() || self.life.dies(&format!("before {what}")) {

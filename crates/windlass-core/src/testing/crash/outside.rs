@@ -11,8 +11,8 @@ use super::Ledger;
 use super::life::ProcessLife;
 use crate::id::RunId;
 use crate::run::state::{Blocked, RunState};
-use crate::runtime::{Awaited, ReplyResult, Runtime};
-use crate::store::{Filter, Resolution};
+use crate::runtime::{Awaited, Connect, ReplyResult, Runtime};
+use crate::store::{ConnectionKey, Credential, Filter, Resolution};
 use crate::testing::sim::block_on;
 use crate::time::Clock;
 
@@ -81,15 +81,29 @@ impl Outside<'_> {
         }
     }
 
-    /// Tells the runs that wait for a provider that it is connected, or why it was refused.
+    /// Connects a provider for the runs without a principal that wait for it, or refuses that.
     pub fn connect(&self, provider: &str, refused: Option<&str>) {
-        let waits =
-            |item: &Awaited| matches!(&item.park.on, Blocked::Connection { provider: p, .. } if **p == *provider);
-        if self.inbox().iter().any(waits) {
+        if self.is_wanted(provider) {
             let (provider, refused) = (provider.to_owned(), refused.map(str::to_owned));
             let told = self.act(move |runtime| async move { runtime.connect(&provider, refused.as_deref()).await });
             self.acted.set(self.acted.get() || matches!(told, Some(Ok(1..))));
         }
+    }
+
+    /// Connects a provider with this credential, like [`connect`](Outside::connect).
+    pub fn connect_with(&self, provider: &str, credential: &str) {
+        if self.is_wanted(provider) {
+            let key = ConnectionKey::new(provider, None);
+            let how = Connect { credential: Some(Credential::new(credential)), expires_in: None };
+            let told = self.act(move |runtime| async move { runtime.connect_with(None, &key, how).await });
+            self.acted.set(self.acted.get() || matches!(told, Some(Ok(1..))));
+        }
+    }
+
+    fn is_wanted(&self, provider: &str) -> bool {
+        let waits =
+            |item: &Awaited| matches!(&item.park.on, Blocked::Connection { provider: p, .. } if **p == *provider);
+        self.inbox().iter().any(waits)
     }
 
     /// Sends a signal to the scenario's run, once in each life. The key makes sure that it arrives only once.

@@ -69,7 +69,7 @@ pub(super) fn the_inbox_has_what_waits_for_a_person(store: &dyn Store) {
     let waits = [
         (1, Blocked::Input { name: "address".into(), at: None }, true),
         (2, approval, true),
-        (3, Blocked::Connection { provider: "mail".into(), after: None }, true),
+        (3, Blocked::Connection { provider: "mail".into(), after: None, why: None }, true),
         (4, Blocked::Time, false),
         (5, Blocked::Signal { name: "go".into() }, false),
         (6, Blocked::Child { run: run(9) }, false),
@@ -233,7 +233,7 @@ pub(super) fn runs_are_counted(store: &dyn Store) {
     Owner::create(store, 4).write(vec![Change::State(suspended(None))]);
     Owner::create(store, 5).write(vec![Change::State(held()), Change::Doubts(vec![doubt(0, 1)])]);
     Owner::create(store, 6).write(vec![Change::State(finished())]);
-    let parks = vec![park(0, Blocked::Connection { provider: "mail".into(), after: None })];
+    let parks = vec![park(0, Blocked::Connection { provider: "mail".into(), after: None, why: None })];
     Owner::create(store, 7).write(vec![Change::Parks(parks), Change::State(suspended(None))]);
     let expected = Counts { queued: 2, running: 1, suspended: 2, held: 1, finished: 1, inbox: 2 };
     assert_eq!(must(block_on(store.counts())), expected);

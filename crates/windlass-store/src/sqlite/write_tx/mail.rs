@@ -45,7 +45,7 @@ impl WriteTx<'_> {
         Ok(taken)
     }
 
-    fn takes(&mut self, message: &PendingMessage) -> Result<(), JobError> {
+    pub(in crate::sqlite) fn takes(&mut self, message: &PendingMessage) -> Result<(), JobError> {
         let connection = self.connection;
         let run = message.run;
         let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?;
@@ -57,7 +57,7 @@ impl WriteTx<'_> {
         Ok(decide::mail(run, head, message.settles.as_ref())?)
     }
 
-    pub(super) fn deliver(&mut self, message: &PendingMessage) -> Result<(), JobError> {
+    pub(in crate::sqlite) fn deliver(&mut self, message: &PendingMessage) -> Result<(), JobError> {
         let connection = self.connection;
         let head = self.head(message.run)?.ok_or(StoreError::NoSuchRun(message.run))?;
         head.mail += 1;
