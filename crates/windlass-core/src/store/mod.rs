@@ -43,7 +43,7 @@ use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::{Clock, Timestamp};
-use crate::tool::ToolsChange;
+pub use crate::tool::{LiveSessions, LiveTools, SessionTools, ToolsChange};
 
 /// Why a store refused or failed, split by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_core::store::{Closing, SessionInfo, StoreError};
+use windlass_core::store::{LiveSessions, SessionTools};
 use windlass_core::time::Timestamp;
-use windlass_core::tool::{LiveSessions, SessionTools};
 
 use super::log::unsigned;
 use super::read::decode;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
+use windlass_core::store::LiveTools;
 use windlass_core::store::{
     Author, DataEntry, DataKind, Promise, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionVerdict,
     SessionWrite, Sessions, StoreError,
 };
 use windlass_core::time::Timestamp;
-use windlass_core::tool::LiveTools;
 
 use super::super::SqliteStore;
 use super::super::checksum;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::limits;
+use windlass_core::store::ToolsChange;
 use windlass_core::store::{
     DataKind, NewMessage, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionRefusal,
     SessionVerdict, SessionWrite, StoreError, refuse_session_write, tools_after,
 };
 use windlass_core::time::Timestamp;
-use windlass_core::tool::ToolsChange;
 
 use super::super::checksum;
 use super::super::job::{RunPhase, encode};

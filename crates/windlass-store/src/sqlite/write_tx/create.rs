@@ -6,9 +6,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
+use windlass_core::store::SessionTools;
 use windlass_core::store::{Creation, SessionAccess, StoreError, Turn};
 use windlass_core::time::Timestamp;
-use windlass_core::tool::SessionTools;
 
 use super::super::checksum::{run_checksum, run_is_intact};
 use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
