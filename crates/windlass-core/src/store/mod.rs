@@ -65,7 +65,7 @@ use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::{Clock, Timestamp};
-use crate::tool::ToolsChange;
+pub use crate::tool::{LiveSessions, LiveTools, SessionTools, ToolsChange};
 
 /// One atomic write.
 #[derive(Clone, Debug)]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
+use windlass_core::store::ToolsChange;
 use windlass_core::store::{
     Change, Commit, ConnectionAnswer, Creation, Guard, KeyPlace, Message, Promise, SeenOutcome, SessionVerdict,
     StoreError, Tidied, Turn,
 };
 use windlass_core::time::Timestamp;
-use windlass_core::tool::ToolsChange;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};

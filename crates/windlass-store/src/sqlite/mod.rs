@@ -55,12 +55,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
+use windlass_core::store::LiveSessions;
 use windlass_core::store::{
     Answer, Artifacts, Claimed, ClaimedDue, Commit, Connections, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace,
     Mail, Mailboxes, Promise, Queries, Sessions, Store, StoreClock, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::{Clock, Timestamp};
-use windlass_core::tool::LiveSessions;
 use windlass_core::{RunId, WorkerId};
 
 use check::BackgroundCheck;

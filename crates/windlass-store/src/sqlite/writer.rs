@@ -9,8 +9,7 @@ use std::time::Instant;
 
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{ConnectionAnswer, Promise, SessionVerdict, StoreError, Tidied};
-use windlass_core::tool::LiveSessions;
+use windlass_core::store::{ConnectionAnswer, LiveSessions, Promise, SessionVerdict, StoreError, Tidied};
 use windlass_core::troubles::Troubles;
 
 use super::blobs;

@@ -16,9 +16,8 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use windlass_core::RunId;
-use windlass_core::store::{Closing, SessionInfo, SessionSettings, StoreError};
+use windlass_core::store::{Closing, LiveSessions, SessionInfo, SessionSettings, SessionTools, StoreError};
 use windlass_core::time::Timestamp;
-use windlass_core::tool::{LiveSessions, SessionTools};
 
 use super::log::{signed, unsigned};
 use super::read::{decode, size};

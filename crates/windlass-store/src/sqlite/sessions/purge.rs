@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::store::{StoreError, Tidied};
+
+use windlass_core::store::{SessionTools, StoreError, Tidied};
 use windlass_core::time::Timestamp;
-use windlass_core::tool::SessionTools;
 
 use super::super::read::size;
 use super::super::write_tx::{JobError, WriteTx};

@@ -6,12 +6,12 @@ use futures_util::future::BoxFuture;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::Value;
 use windlass_core::RunId;
+use windlass_core::store::LiveTools;
 use windlass_core::store::{
     Author, DataEntry, DataKind, Promise, RecentOutcomes, SessionCursor, SessionFilter, SessionInfo, SessionMessage,
     SessionSizes, SessionVerdict, SessionWrite, Sessions, StoreError,
 };
 use windlass_core::time::Timestamp;
-use windlass_core::tool::LiveTools;
 
 use super::super::SqliteStore;
 use super::super::checksum;

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
+use windlass_core::store::ToolsChange;
 use windlass_core::store::{
     DataKind, NewMessage, NewTurn, SessionAccess, SessionAnswer, SessionChange, SessionInfo, SessionOperation,
     SessionRefusal, SessionVerdict, SessionWrite, SettingsChange, Starter, StoreError, Turn, message_turn,
     most_unfinished, refuse_session_write, tools_after, turn_key,
 };
 use windlass_core::time::Timestamp;
-use windlass_core::tool::ToolsChange;
 use windlass_core::{RunId, limits};
 
 use super::super::checksum;

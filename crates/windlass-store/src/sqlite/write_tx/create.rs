@@ -6,9 +6,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
-use windlass_core::store::{Creation, SessionAccess, SessionSettings, StoreError, Turn, most_unfinished};
+use windlass_core::store::{Creation, SessionAccess, SessionSettings, SessionTools, StoreError, Turn, most_unfinished};
 use windlass_core::time::Timestamp;
-use windlass_core::tool::SessionTools;
 
 use super::super::checksum::{run_checksum, run_is_intact};
 use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
