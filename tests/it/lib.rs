@@ -75,3 +75,7 @@ struct Runs;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/sessions.md")]
 struct Sessions;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/files.md")]
+struct Files;

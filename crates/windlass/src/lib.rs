@@ -91,12 +91,12 @@ pub mod run {
 pub mod session {
     #![doc = include_str!("docs/session.md")]
 
-    pub use windlass_core::call::SessionView;
+    pub use windlass_core::call::{EditWriter, FileEdits, SessionView, StagedEdits, UnmadeEdit};
     pub use windlass_core::ctx::{CtxFiles, CtxSession};
     pub use windlass_core::store::{
-        ArtifactId, Author, BadSessionPath, Closing, DataEntry, FileEncoding, FileExpectation, FileInfo, FileLimits,
-        FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath,
-        SessionRefusal,
+        ArtifactId, Author, BadSessionPath, Closing, DataEntry, EditedContent, FileEdit, FileEncoding, FileExpectation,
+        FileInfo, FileLimits, FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo,
+        SessionMessage, SessionPath, SessionRefusal,
     };
     pub use windlass_core::{
         ContentReader, FileError, FileReader, FileView, FileWriter, Grep, GrepMatch, GrepResult, Posted, Session,
@@ -124,8 +124,8 @@ pub mod store {
 
     pub use crate::file::File;
     pub use windlass_core::store::{
-        Access, ArtifactId, Artifacts, Driving, MemoryStore, Queries, Retention, Store, StoreError, Stored, Swept,
-        Tidied, Upkeep,
+        Access, ArtifactHasher, ArtifactId, Artifacts, Driving, MemoryStore, Queries, Retention, Store, StoreError,
+        Stored, Swept, Tidied, Upkeep,
     };
     pub use windlass_core::troubles;
     pub use windlass_core::{ArtifactError, ArtifactReader, ArtifactWriter, Digest, read_json};

@@ -19,7 +19,7 @@ use crate::run::outbox::Started;
 use crate::run::record::{Asked, OpKind, OpOutcome, Record};
 use crate::run::secrets::Places;
 use crate::session::check;
-use crate::store::{Message, NewMessage};
+use crate::store::{FileEdit, Message, NewMessage};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox};
 
@@ -78,6 +78,11 @@ pub enum Command {
         /// The message.
         message: Box<NewMessage>,
     },
+    /// Changes files of the session of the call.
+    Edit {
+        /// The changes.
+        edits: Vec<FileEdit>,
+    },
 }
 
 impl Output {
@@ -131,6 +136,7 @@ pub(crate) enum ReadyCommand {
     Mail(RunId, Message),
     Event(Record),
     Post(Arc<str>, Timestamp, NewMessage),
+    Edit(Arc<str>, Timestamp, Vec<FileEdit>),
 }
 
 /// Lists the secrets in the commands of an output that is about to be recorded.
@@ -202,6 +208,10 @@ fn one(
             check::message(message).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
             ReadyCommand::Post(session.clone(), at, (**message).clone())
         }
+        Command::Edit { edits } => {
+            let none = || ToolError::internal("the outcome changes files: the call belongs to no session");
+            ReadyCommand::Edit(run.session.clone().ok_or_else(none)?, at, edits.clone())
+        }
     })
 }
 
@@ -224,6 +234,9 @@ pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyComm
             ReadyCommand::Post(session, at, mut message) => {
                 message.dedupe.get_or_insert_with(|| format!("{key} {index}").into());
                 machine.outbox().post(session, at, message);
+            }
+            ReadyCommand::Edit(session, at, edits) => {
+                machine.outbox().edit(session, at, edits, key.into());
             }
         }
     }

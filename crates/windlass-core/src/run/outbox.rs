@@ -8,7 +8,7 @@ use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
 use crate::path::Path;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage};
+use crate::store::{ArtifactId, Change, Commit, Creation, FileEdit, Guard, KeyPlace, Message, NewMessage};
 use crate::time::Timestamp;
 
 /// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
@@ -168,6 +168,12 @@ impl Outbox {
     /// Posts a message to the run's session, together with the buffered changes.
     pub(crate) fn post(&mut self, session: Arc<str>, at: Timestamp, message: NewMessage) -> u64 {
         self.rare.make().others.push(Change::Post { session, at, message });
+        self.mark()
+    }
+
+    /// Changes files of the run's session, together with the buffered changes.
+    pub(crate) fn edit(&mut self, session: Arc<str>, at: Timestamp, edits: Vec<FileEdit>, key: Arc<str>) -> u64 {
+        self.rare.make().others.push(Change::Edit { session, at, edits, key });
         self.mark()
     }
 

@@ -75,7 +75,7 @@ pub(crate) fn change(change: &SessionChange) -> Result<(), Unfit> {
         SessionChange::Delete { name, .. } => entry(name),
         SessionChange::Close { reason } => line("the reason", reason, limits::SESSION_NOTE),
         // A path is valid by its type, and the store decides about the rest.
-        SessionChange::File(_) => Ok(()),
+        SessionChange::File(_) | SessionChange::Stage { .. } => Ok(()),
     }
 }
 

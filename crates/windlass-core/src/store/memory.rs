@@ -24,8 +24,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, Artifacts, Change, Claimed, ClaimedDue, Commit, Counts, Creation, Driving, Due, Entry as FeedRecord,
-    Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission, Store,
-    StoreClock, StoreError, Turn,
+    FileReservations, Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission,
+    Store, StoreClock, StoreError, Turn,
 };
 use crate::admit::queues::Queues;
 use crate::id::{RunId, WorkerId};
@@ -85,6 +85,7 @@ struct Inner {
     granted: Vec<RunId>,
     slots: Slots,
     artifacts: ArtifactTable,
+    reserved: FileReservations,
     retention: Retention,
     /// Keys of runs that have been removed.
     tombstones: BTreeMap<Arc<str>, Tombstone>,
@@ -154,6 +155,7 @@ impl Inner {
                 Change::Start { run, creation, records } => self.start(run, creation, records),
                 Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
                 Change::Post { session, at, message } => self.sessions.post_if_open(&session, at, message),
+                Change::Edit { session, at, edits, key } => self.edit_files(&session, at, &edits, owner, &key),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -432,7 +434,7 @@ fn change_order(change: &Change) -> u8 {
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
-        Change::Mail { .. } | Change::Post { .. } => 7,
+        Change::Mail { .. } | Change::Post { .. } | Change::Edit { .. } => 7,
     }
 }
 

@@ -25,10 +25,7 @@ pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
 pub use clock::StoreClock;
-pub use files::{
-    BadSessionPath, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal,
-    FileTree, FileUsage, Files, SessionPath, decide_file_change,
-};
+pub use files::*;
 pub use keys::KeyPlace;
 pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
@@ -297,6 +294,19 @@ pub enum Change {
         at: Timestamp,
         /// The message.
         message: NewMessage,
+    },
+    /// Changes files of a session, together with the owner's own changes, so it is never refused. The changes were
+    /// decided about and reserved under the same key ([`SessionChange::Stage`]). What cannot be made although it was,
+    /// because the session is closed by now, is left out, and the store logs that.
+    Edit {
+        /// The session.
+        session: Arc<str>,
+        /// When they are made.
+        at: Timestamp,
+        /// The changes.
+        edits: Vec<FileEdit>,
+        /// The idempotency key of the operation.
+        key: Arc<str>,
     },
 }
 

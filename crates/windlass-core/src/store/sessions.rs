@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FileChange, FileInfo, FileRefusal, Files, StoreError};
+use super::{FileChange, FileEdit, FileInfo, FileLimits, FileRefusal, Files, RefusedEdit, StoreError};
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
@@ -263,6 +263,15 @@ pub enum SessionChange {
     },
     /// Changes its files.
     File(FileChange),
+    /// Decides about changes of its files that an operation is going to make with its outcome
+    /// ([`Change::Edit`](super::Change::Edit)), and reserves them until then. The verdict is not kept: the operation
+    /// may be attempted again, with other changes.
+    Stage {
+        /// The changes.
+        edits: Vec<FileEdit>,
+        /// The limits that apply.
+        limits: FileLimits,
+    },
 }
 
 /// Shows neither values nor secrets, so that they never get into a log.
@@ -276,6 +285,7 @@ impl fmt::Debug for SessionChange {
             Self::Delete { kind, name } => write!(f, "Delete({kind:?} {name:?})"),
             Self::Close { .. } => f.write_str("Close"),
             Self::File(change) => write!(f, "File({:?})", change.path()),
+            Self::Stage { edits, .. } => write!(f, "Stage({} files)", edits.len()),
         }
     }
 }
@@ -315,6 +325,11 @@ pub enum SessionAnswer {
         file: FileInfo,
         /// Whether there was none before.
         created: bool,
+    },
+    /// The changes of files can be made, except these.
+    Staged {
+        /// The changes that are not made.
+        refused: Vec<RefusedEdit>,
     },
     /// The directory exists.
     DirectoryCreated {

@@ -17,6 +17,7 @@ use super::pack::Packed;
 use super::retention::RetentionWork;
 use super::seal;
 use super::sealing_keys::SealingKeys;
+use super::sessions::files::OutcomeEdits;
 use super::sessions::{EncodedPost, SessionJob};
 
 /// Largest record or message, in bytes of JSON. SQLite's limit is a thousand million; a commit beyond that would make
@@ -109,6 +110,7 @@ pub(super) struct Write {
     pub(super) mail: Vec<PendingMessage>,
     pub(super) refers: Vec<blobs::ReferenceRequest>,
     pub(super) posts: Vec<EncodedPost>,
+    pub(super) edits: Vec<OutcomeEdits>,
 }
 
 pub(super) struct EncodedState {
@@ -279,8 +281,10 @@ impl Write {
             mail,
             refers,
             posts,
+            edits,
         } = self;
-        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty());
+        let about_others =
+            !(starts.is_empty() && mail.is_empty() && refers.is_empty() && posts.is_empty() && edits.is_empty());
         let about_itself = create.is_some()
             || *continues
             || state.is_some()
@@ -309,6 +313,7 @@ impl Write {
             mail: Vec::new(),
             refers: Vec::new(),
             posts: Vec::new(),
+            edits: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -360,6 +365,7 @@ impl Write {
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
             Change::Post { session, at, message } => self.posts.push(EncodedPost::encode(session, at, message)?),
+            Change::Edit { session, at, edits, key } => self.edits.push(OutcomeEdits { session, at, edits, key }),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

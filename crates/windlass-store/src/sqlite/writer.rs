@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{Promise, SessionVerdict, StoreError, Tidied};
+use windlass_core::store::{FileReservations, Promise, SessionVerdict, StoreError, Tidied};
 use windlass_core::troubles::Troubles;
 
 use super::blobs;
@@ -49,6 +49,7 @@ pub(super) struct Writer {
     end: LogEnd,
     cold_runs: Vec<RunId>,
     sessions: Sessions,
+    reserved: FileReservations,
     /// The thread that prepares the next segments.
     packer: Option<JoinHandle<()>>,
     /// Failures of packing that were already logged.
@@ -138,6 +139,7 @@ impl Writer {
             end,
             cold_runs: Vec::new(),
             sessions: Sessions::default(),
+            reserved: FileReservations::default(),
             packer: None,
             pack_failures: Arc::default(),
             checkpoints: Checkpoints::default(),
@@ -390,6 +392,7 @@ impl Writer {
             cold_runs: &mut self.cold_runs,
             opening: self.opening,
             sessions: &mut self.sessions,
+            reserved: &mut self.reserved,
         })
     }
 

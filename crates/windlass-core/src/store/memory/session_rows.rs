@@ -49,7 +49,7 @@ impl SessionRow {
                 info.closed.get_or_insert(Closing { at, reason });
             }
             // Applied by `files.rs`.
-            SessionChange::File(_) => {}
+            SessionChange::File(_) | SessionChange::Stage { .. } => {}
         }
         SessionAnswer::Done
     }
@@ -112,6 +112,9 @@ impl Inner {
             && let Some(verdict) = self.kept_verdict(&name, operation)?
         {
             return Ok(verdict);
+        }
+        if let SessionChange::Stage { edits, limits } = &change {
+            return self.stage_files(&name, at, (edits, *limits), by.as_ref());
         }
         let verdict = self.decide_session_write(&name, at, change, by.as_ref().map(|operation| operation.run));
         if let (Some(SessionOperation { run, key, .. }), Some(session)) = (by, self.sessions.all.get_mut(&name)) {
@@ -207,7 +210,7 @@ impl Inner {
         due.len()
     }
 
-    fn session_info(&self, name: &Arc<str>) -> Option<SessionInfo> {
+    pub(super) fn session_info(&self, name: &Arc<str>) -> Option<SessionInfo> {
         let row = &self.sessions.all.get(name)?.row;
         Some(SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() })
     }

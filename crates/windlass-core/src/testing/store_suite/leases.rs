@@ -116,6 +116,7 @@ fn every_change(of: RunId) -> Vec<Change> {
         Change::Refer { run: of, artifacts: Vec::new(), by: of },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
         Change::Post { session: "s".into(), at: at(1), message: NewMessage::text(Author::Tool, "too late") },
+        Change::Edit { session: "s".into(), at: at(1), edits: Vec::new(), key: "k".into() },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -133,7 +134,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Consumed(_)
             | Change::Refer { .. }
             | Change::Mail { .. }
-            | Change::Post { .. } => {}
+            | Change::Post { .. }
+            | Change::Edit { .. } => {}
         }
     }
     changes

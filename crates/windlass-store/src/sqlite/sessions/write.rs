@@ -24,7 +24,7 @@ pub(in crate::sqlite) struct SessionJob {
     pub(super) session: Arc<str>,
     pub(super) at: Timestamp,
     /// Without its value, which is in `text`.
-    change: SessionChange,
+    pub(super) change: SessionChange,
     /// The content of a message, or a value; a secret is sealed.
     text: String,
     pub(super) by: Option<SessionOperation>,
@@ -92,6 +92,9 @@ impl WriteTx<'_> {
             return Ok(verdict);
         }
         let found = StoredSession::find(self.connection, &job.session)?.transpose()?;
+        if let SessionChange::Stage { edits, limits } = &job.change {
+            return self.stage_files(job, (edits, *limits), found.as_ref());
+        }
         let verdict = match self.decide(job, found.as_ref())? {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => match (&job.change, found) {
