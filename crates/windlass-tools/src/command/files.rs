@@ -153,12 +153,11 @@ impl Workspace {
                         return Ok(Err(error));
                     }
                 }
-                match fstat(&copy) {
-                    Ok(stat) => {
-                        drop(self.base.insert(file.path.clone(), BaseFile { content, stamp: Stamp::of(&stat) }))
-                    }
+                let stamp = match fstat(&copy) {
+                    Ok(stat) => Stamp::of(&stat),
                     Err(error) => return Ok(Err(error.into())),
-                }
+                };
+                self.base.insert(file.path.clone(), BaseFile { content, stamp });
             }
             match page.last() {
                 Some(last) if page.len() == limits::FILE_PAGE => after = Some(last.path.clone()),
