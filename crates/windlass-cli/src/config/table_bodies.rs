@@ -38,7 +38,7 @@ static EXIT: Kind = Kind::Choice(&EXITS);
 static EFFECT: Kind = Kind::Choice(&EFFECTS);
 
 /// The keys of [tool.NAME] for a command.
-pub(crate) static COMMAND_KEYS: [Key; 8] = [
+pub(crate) static COMMAND_KEYS: [Key; 9] = [
     key(
         "command",
         TEXTS,
