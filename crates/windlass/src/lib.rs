@@ -93,12 +93,12 @@ pub mod session {
     #![doc = include_str!("docs/session.md")]
 
     pub use windlass_core::activity::{SessionEvent, SessionPosition, SessionWatch};
-    pub use windlass_core::call::SessionView;
+    pub use windlass_core::call::{EditWriter, FileEdits, SessionView, StagedEdits, UnmadeEdit};
     pub use windlass_core::ctx::{CtxFiles, CtxSession, ShownTool};
     pub use windlass_core::store::{
-        ArtifactId, Author, BadSessionPath, Closing, DataEntry, FileEncoding, FileExpectation, FileInfo, FileLimits,
-        FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo, SessionMessage, SessionPath,
-        SessionRefusal, SessionSettings, SettingsChange, TurnPolicy, Wake, WakePolicy,
+        ArtifactId, Author, BadSessionPath, Closing, DataEntry, EditedContent, FileEdit, FileEncoding, FileExpectation,
+        FileInfo, FileLimits, FileRefusal, FileUsage, NewMessage, SessionCursor, SessionFilter, SessionInfo,
+        SessionMessage, SessionPath, SessionRefusal, SessionSettings, SettingsChange, TurnPolicy, Wake, WakePolicy,
     };
     pub use windlass_core::tool::{SessionTools, ToolsChange};
     pub use windlass_core::{
@@ -135,8 +135,8 @@ pub mod store {
 
     pub use crate::file::File;
     pub use windlass_core::store::{
-        Access, ArtifactId, Artifacts, Driving, MemoryStore, Queries, Retention, Store, StoreError, Stored, Swept,
-        Tidied, Upkeep,
+        Access, ArtifactHasher, ArtifactId, Artifacts, Driving, MemoryStore, Queries, Retention, Store, StoreError,
+        Stored, Swept, Tidied, Upkeep,
     };
     pub use windlass_core::troubles;
     pub use windlass_core::{ArtifactError, ArtifactReader, ArtifactWriter, Digest, read_json};

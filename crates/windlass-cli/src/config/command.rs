@@ -22,6 +22,7 @@ use super::view::View;
 pub(super) struct Program {
     argv: Vec<String>,
     dir: Option<PathBuf>,
+    session_files: bool,
     /// The folder of the config.
     base: Option<PathBuf>,
     env: BTreeMap<String, Text>,
@@ -55,6 +56,7 @@ impl Program {
         let mut program = Self {
             argv: Vec::new(),
             dir: view.text("dir").map(|dir| context.path(dir)),
+            session_files: view.text("files") == Some("session"),
             base: None,
             env,
             sandbox,
@@ -74,6 +76,22 @@ impl Program {
             let problem = format!("`{}`: the output is either a file or has a format", view.path_of("media_type"));
             let problem = Problem::error("contradiction", &entry.node.span, problem);
             problems.push(problem.help("remove `output_as` or `media_type`"));
+        }
+        if let Some(entry) = view.get("files") {
+            let mut contradict = |key: &str, help: String| {
+                let problem = format!("`{}`: it contradicts `{key}`", view.path_of("files"));
+                problems.push(Problem::error("contradiction", &entry.node.span, problem).help(help));
+            };
+            if view.get("dir").is_some() {
+                contradict(
+                    "dir",
+                    "the files of the session are the working directory; remove `dir` or `files`".to_owned(),
+                );
+            }
+            if let Some(chosen) = view.text("concurrency").filter(|chosen| !matches!(*chosen, "auto" | "exclusive")) {
+                let help = format!("such a tool is exclusive in its session; remove `concurrency = {chosen:?}`");
+                contradict("concurrency", help);
+            }
         }
         let command = view.get("command")?;
         check_folders(&program, view, problems);
@@ -99,6 +117,7 @@ impl Program {
         Self {
             argv: Vec::new(),
             dir: None,
+            session_files: false,
             base: None,
             env: BTreeMap::new(),
             sandbox: Sandbox::default(),
@@ -145,6 +164,7 @@ impl Program {
     pub(super) fn command(&self, secrets: &Secrets, launcher: &Launcher) -> Command {
         let mut command = Command::new(self.argv.iter().cloned(), launcher.clone());
         command.dir = self.dir.clone();
+        command.session_files = self.session_files;
         command.base = self.base.clone();
         command.secret_env = self.env.clone();
         command.secrets = secrets.clone();

@@ -4,6 +4,8 @@ use super::forms::{ANY, ENV_NAME, EXIT_CODE, HEADER, MEDIA_TYPE, SIZE};
 use super::keys::{Choice, Key, Kind, Section, key};
 use super::table::{COUNT, EFFECTS, POLICY_KEYS, TEXT, TEXTS};
 
+pub(crate) static FILES: [Choice; 1] = [Choice { word: "session", doc: "the files of the call's session" }];
+
 pub(crate) static OUTPUT_AS: [Choice; 4] = [
     Choice { word: "auto", doc: "JSON if it is valid JSON, otherwise text" },
     Choice { word: "json", doc: "JSON; other output is a failure" },
@@ -36,7 +38,7 @@ static EXIT: Kind = Kind::Choice(&EXITS);
 static EFFECT: Kind = Kind::Choice(&EFFECTS);
 
 /// The keys of [tool.NAME] for a command.
-pub(crate) static COMMAND_KEYS: [Key; 8] = [
+pub(crate) static COMMAND_KEYS: [Key; 9] = [
     key(
         "command",
         TEXTS,
@@ -48,6 +50,12 @@ pub(crate) static COMMAND_KEYS: [Key; 8] = [
         "dir",
         TEXT,
         "The folder in which the command runs, and which it may read and write. Default: a temporary folder.",
+    ),
+    key(
+        "files",
+        Kind::Choice(&FILES),
+        "\"session\": the command runs in a copy of the files of its session, and what it changes is changed in the session \
+         together with its result. Such a tool is exclusive in its session. Excludes `dir`.",
     ),
     key(
         "env",

@@ -19,7 +19,7 @@ use crate::run::outbox::Started;
 use crate::run::record::{Asked, OpKind, OpOutcome, Record};
 use crate::run::secrets::Places;
 use crate::session::check;
-use crate::store::{Message, NewMessage};
+use crate::store::{FileEdit, Message, NewMessage};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox, ToolsChange};
 
@@ -82,6 +82,11 @@ pub enum Command {
     Tools {
         /// The change.
         change: Box<ToolsChange>,
+    },
+    /// Changes files of the session of the call.
+    Edit {
+        /// The changes.
+        edits: Vec<FileEdit>,
     },
 }
 
@@ -149,6 +154,7 @@ pub(crate) enum ReadyCommand {
     Event(Record),
     Post(SessionPost),
     Tools(Arc<str>, ToolsChange),
+    Edit(Arc<str>, Timestamp, Vec<FileEdit>),
 }
 
 /// A message for a session, with the principal for whom the turn acts that it starts.
@@ -238,6 +244,10 @@ fn one(
             check::tools(change).map_err(|unfit| refuse(ToolError::from(unfit).to_string()))?;
             ReadyCommand::Tools(session.clone(), (**change).clone())
         }
+        Command::Edit { edits } => {
+            let none = || ToolError::internal("the outcome changes files: the call belongs to no session");
+            ReadyCommand::Edit(run.session.clone().ok_or_else(none)?, at, edits.clone())
+        }
     })
 }
 
@@ -263,6 +273,9 @@ pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyComm
                 machine.outbox().post(session, at, message, principal);
             }
             ReadyCommand::Tools(session, change) => machine.outbox().change_tools(session, change),
+            ReadyCommand::Edit(session, at, edits) => {
+                machine.outbox().edit(session, at, edits, key.into());
+            }
         }
     }
 }

@@ -103,10 +103,7 @@ impl<'c> CtxFiles<'c> {
         let found = self.read_recorded("read_file", &input, move |view, attempt| {
             let parsed = parsed.clone();
             Box::pin(async move {
-                let file = match view.open(parsed?.as_str()).await? {
-                    Some(reader) => Some(reader.file().clone()),
-                    None => None,
-                };
+                let file = view.open(parsed?.as_str()).await?.map(|reader| reader.file().clone());
                 let artifact = file.as_ref().and_then(|file| file.content);
                 artifact.into_iter().for_each(|content| attempt.vouch(content));
                 Ok(FileRead { file, artifact })

@@ -8,7 +8,7 @@ use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
 use crate::path::Path;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message, NewMessage, SeenOutcome};
+use crate::store::{ArtifactId, Change, Commit, Creation, FileEdit, Guard, KeyPlace, Message, NewMessage, SeenOutcome};
 use crate::time::Timestamp;
 use crate::tool::ToolsChange;
 
@@ -190,6 +190,12 @@ impl Outbox {
     pub(crate) fn outcomes(&mut self, at: Timestamp, outcomes: Vec<SeenOutcome>) {
         self.rare.make().others.push(Change::Outcomes { at, outcomes });
         self.mark();
+    }
+
+    /// Changes files of the run's session, together with the buffered changes.
+    pub(crate) fn edit(&mut self, session: Arc<str>, at: Timestamp, edits: Vec<FileEdit>, key: Arc<str>) -> u64 {
+        self.rare.make().others.push(Change::Edit { session, at, edits, key });
+        self.mark()
     }
 
     /// The run refers to these artifacts from now on, together with the buffered changes.

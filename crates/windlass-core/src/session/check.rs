@@ -79,7 +79,7 @@ pub(crate) fn change(change: &SessionChange) -> Result<(), Unfit> {
         SessionChange::Tools(change) => tools(change),
         SessionChange::Close { reason } => line("the reason", reason, limits::SESSION_NOTE),
         // A path is valid by its type, and the store decides about the rest.
-        SessionChange::File(_) => Ok(()),
+        SessionChange::File(_) | SessionChange::Stage { .. } => Ok(()),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod decide;
 mod path;
+mod stage;
 
 use std::sync::Arc;
 
@@ -13,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 pub use decide::{FilePlan, FileTree, decide_file_change};
 pub use path::{BadSessionPath, SessionPath};
+pub use stage::{EditedContent, FileEdit, FileReservations, RefusedEdit};
 
 use super::{ArtifactId, StoreError, Stored};
+use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
 
@@ -240,6 +243,13 @@ pub enum FileRefusal {
         /// The content.
         content: ArtifactId,
     },
+    /// The outcome of another call is about to change the file, or one above or below it.
+    Busy {
+        /// The path.
+        path: SessionPath,
+        /// The run of that call.
+        run: RunId,
+    },
 }
 
 impl FileRefusal {
@@ -272,6 +282,9 @@ impl FileRefusal {
                 "there is no content {content} that session {session:?} may read; it may have been deleted, or belong to \
                  another session"
             ),
+            Self::Busy { path, run } => {
+                format!("the file {path:?} is about to be changed with the outcome of run {run}; try again")
+            }
         }
     }
 
@@ -287,6 +300,7 @@ impl FileRefusal {
             Self::Readonly { .. } => "file_readonly",
             Self::Missing { .. } => "file_missing",
             Self::NoContent { .. } => "content_missing",
+            Self::Busy { .. } => "file_busy",
         }
     }
 

@@ -25,8 +25,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, Artifacts, Change, Claimed, ClaimedDue, Commit, Counts, Creation, Driving, Due, Entry as FeedRecord,
-    Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission, Store,
-    StoreClock, StoreError, Turn,
+    FileReservations, Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission,
+    Store, StoreClock, StoreError, Turn,
 };
 use crate::admit::queues::Queues;
 use crate::id::{RunId, WorkerId};
@@ -87,6 +87,7 @@ struct Inner {
     granted: Vec<RunId>,
     slots: Slots,
     artifacts: ArtifactTable,
+    reserved: FileReservations,
     retention: Retention,
     /// Keys of runs that have been removed.
     tombstones: BTreeMap<Arc<str>, Tombstone>,
@@ -159,6 +160,7 @@ impl Inner {
                 Change::Post { session, at, message, principal } => {
                     self.post_if_open(&session, at, message, principal.as_ref());
                 }
+                Change::Edit { session, at, edits, key } => self.edit_files(&session, at, &edits, owner, &key),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -437,7 +439,7 @@ fn change_order(change: &Change) -> u8 {
         Change::Start { .. } => 5,
         // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
-        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } => 7,
+        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } | Change::Edit { .. } => 7,
     }
 }
 

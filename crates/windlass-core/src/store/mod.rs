@@ -36,10 +36,7 @@ pub use connections::{
 };
 pub use due::{ClaimedDue, Due};
 pub use error::StoreError;
-pub use files::{
-    BadSessionPath, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal,
-    FileTree, FileUsage, Files, SessionPath, decide_file_change,
-};
+pub use files::*;
 pub use keys::KeyPlace;
 pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
@@ -179,6 +176,19 @@ pub enum Change {
         session: Arc<str>,
         /// The change.
         change: ToolsChange,
+    },
+    /// Changes files of a session, together with the owner's own changes, so it is never refused. The changes were
+    /// decided about and reserved under the same key ([`SessionChange::Stage`]). What cannot be made although it was,
+    /// because the session is closed by now, is left out, and the store logs that.
+    Edit {
+        /// The session.
+        session: Arc<str>,
+        /// When they are made.
+        at: Timestamp,
+        /// The changes.
+        edits: Vec<FileEdit>,
+        /// The idempotency key of the operation.
+        key: Arc<str>,
     },
 }
 

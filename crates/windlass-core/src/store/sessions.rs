@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::session_settings::{SessionSettings, SettingsChange, Starter, Wake};
-use super::{FileChange, FileInfo, Files, NewTurn, RecentOutcomes, SessionRefusal, StoreError};
+use super::{
+    FileChange, FileEdit, FileInfo, FileLimits, Files, NewTurn, RecentOutcomes, RefusedEdit, SessionRefusal, StoreError,
+};
 use crate::id::RunId;
 use crate::run::record::Asked;
 use crate::time::Timestamp;
@@ -351,6 +353,15 @@ pub enum SessionChange {
     },
     /// Changes its files.
     File(FileChange),
+    /// Decides about changes of its files that an operation is going to make with its outcome
+    /// ([`Change::Edit`](super::Change::Edit)), and reserves them until then. The verdict is not kept: the operation
+    /// may be attempted again, with other changes.
+    Stage {
+        /// The changes.
+        edits: Vec<FileEdit>,
+        /// The limits that apply.
+        limits: FileLimits,
+    },
 }
 
 /// A turn that is started by its id.
@@ -391,6 +402,7 @@ impl fmt::Debug for SessionChange {
             Self::Tools(change) => write!(f, "Tools({change:?})"),
             Self::Close { .. } => f.write_str("Close"),
             Self::File(change) => write!(f, "File({:?})", change.path()),
+            Self::Stage { edits, .. } => write!(f, "Stage({} files)", edits.len()),
         }
     }
 }
@@ -440,6 +452,11 @@ pub enum SessionAnswer {
         file: FileInfo,
         /// Whether there was none before.
         created: bool,
+    },
+    /// The changes of files can be made, except these.
+    Staged {
+        /// The changes that are not made.
+        refused: Vec<RefusedEdit>,
     },
     /// The directory exists.
     DirectoryCreated {

@@ -155,6 +155,7 @@ behaviours! {
         e15_a_run_keeps_a_content_that_it_read,
         e15_only_content_that_the_writer_may_read_becomes_a_file,
         e15_a_write_of_an_operation_gets_its_verdict_again,
+        e15_l25_an_outcome_changes_the_files_that_were_staged_for_it,
         e15_w09_files_are_readonly_once_closed_and_purged_with_the_session,
     }
     session_turns {

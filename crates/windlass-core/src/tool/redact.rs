@@ -100,8 +100,8 @@ impl Redactor {
                 Command::Start { args, .. } => self.redact_shared(args),
                 Command::Signal { value, .. } | Command::Emit { value, .. } => self.redact_shared(value),
                 Command::Cancel { reason, .. } => self.redact_text(reason),
-                // Names of tools.
-                Command::Tools { .. } => {}
+                // Names of tools, and contents of files, which are stored before.
+                Command::Tools { .. } | Command::Edit { .. } => {}
                 Command::Post { message } => {
                     message.content.iter_mut().for_each(|block| self.redact_content(block));
                 }

@@ -20,6 +20,7 @@ use super::pack::Packed;
 use super::retention::RetentionWork;
 use super::seal;
 use super::sealing_keys::SealingKeys;
+use super::sessions::files::OutcomeEdits;
 use super::sessions::{EncodedPost, SessionJob};
 
 /// Largest record or message, in bytes of JSON. SQLite's limit is a thousand million; a commit beyond that would make
@@ -117,6 +118,7 @@ pub(super) struct Write {
     /// Outcomes that the end of the run adds to its session.
     pub(super) outcomes: Option<(Timestamp, Vec<SeenOutcome>)>,
     pub(super) tools: Vec<(Arc<str>, ToolsChange)>,
+    pub(super) edits: Vec<OutcomeEdits>,
 }
 
 pub(super) struct EncodedState {
@@ -307,8 +309,9 @@ impl Write {
             posts,
             outcomes,
             tools,
+            edits,
         } = self;
-        let about_sessions = !(posts.is_empty() && tools.is_empty());
+        let about_sessions = !(posts.is_empty() && tools.is_empty() && edits.is_empty());
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty()) || about_sessions;
         let about_itself = create.is_some()
             || *continues
@@ -341,6 +344,7 @@ impl Write {
             posts: Vec::new(),
             outcomes: None,
             tools: Vec::new(),
+            edits: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -395,6 +399,7 @@ impl Write {
             Change::Post { session, at, message, principal } => {
                 self.posts.push(EncodedPost::encode(session, at, message, principal)?);
             }
+            Change::Edit { session, at, edits, key } => self.edits.push(OutcomeEdits { session, at, edits, key }),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {

@@ -11,7 +11,7 @@ pub(super) use mail::HAS_DEDUPE_KEY;
 use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
-use windlass_core::store::{Guard, StoreError};
+use windlass_core::store::{FileReservations, Guard, StoreError};
 use windlass_core::time::Timestamp;
 
 use super::blobs;
@@ -58,6 +58,8 @@ pub(super) struct WriteTx<'a> {
     pub(super) cold_runs: &'a mut Vec<RunId>,
     pub(super) opening: i64,
     pub(super) sessions: &'a mut Sessions,
+    /// Paths of session files that are about to be changed with an outcome.
+    pub(super) reserved: &'a mut FileReservations,
 }
 
 impl WriteTx<'_> {
@@ -105,7 +107,8 @@ impl WriteTx<'_> {
             self.deliver(message)?;
         }
         self.post_messages(&write.posts)?;
-        self.change_tools(&write.tools)
+        self.change_tools(&write.tools)?;
+        owner.map_or(Ok(()), |owner| self.edit_files(&write.edits, owner.run))
     }
 
     /// The head of a run, from the cache or from the file.

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{ConnectionAnswer, LiveSessions, Promise, SessionVerdict, StoreError, Tidied};
+use windlass_core::store::{
+    ConnectionAnswer, FileReservations, LiveSessions, Promise, SessionVerdict, StoreError, Tidied,
+};
 use windlass_core::troubles::Troubles;
 
 use super::blobs;
@@ -50,6 +52,7 @@ pub(super) struct Writer {
     end: LogEnd,
     cold_runs: Vec<RunId>,
     sessions: Sessions,
+    reserved: FileReservations,
     /// The thread that prepares the next segments.
     packer: Option<JoinHandle<()>>,
     /// Failures of packing that were already logged.
@@ -143,6 +146,7 @@ impl Writer {
             end,
             cold_runs: Vec::new(),
             sessions: Sessions::default(),
+            reserved: FileReservations::default(),
             packer: None,
             pack_failures: Arc::default(),
             checkpoints: Checkpoints::default(),
@@ -401,6 +405,7 @@ impl Writer {
             cold_runs: &mut self.cold_runs,
             opening: self.opening,
             sessions: &mut self.sessions,
+            reserved: &mut self.reserved,
         })
     }
 

@@ -35,6 +35,14 @@
 //! command is retried, unless it caused the signal itself or exceeded a limit (such as SIGSEGV and SIGXCPU): then it
 //! has `failed`.
 //!
+//! **Session files**: with [`Command::session_files`], the working directory is a private copy of the files of the
+//! call's session. When the command has succeeded and all its processes are dead, the regular files that it changed or
+//! deleted are changed in the session, in the commit that records the outcome. A file that was changed in the session
+//! meanwhile, or that exceeds its limits, stays as it is; the outcome then names it, says why, and has its content as a
+//! file. Links, devices and empty directories are not stored. Such a tool is exclusive in its session. A command that
+//! fails, or whose effect is `readonly`, changes nothing. An attempt that is repeated begins with the files that the
+//! session has by then.
+//!
 //! **Not started**: a command that could not be started because of a shortage of space, memory, files or processes has
 //! done nothing. It is retried a few times, also if its effect is `once`. If that does not help, the call has `failed`
 //! with an error that can be retried.
@@ -43,6 +51,8 @@ mod argv;
 #[cfg(target_os = "linux")]
 mod capture;
 mod exits;
+#[cfg(target_os = "linux")]
+mod files;
 mod hidden;
 mod result;
 #[cfg(target_os = "linux")]
@@ -53,6 +63,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use windlass::tool::spec::Concurrency;
 use windlass::tool::{Atomic, Schemas};
 use windlass::{Call, Output as ToolOutput, Tool, ToolError, ToolResult, ToolSpec};
 
@@ -82,6 +93,9 @@ pub struct Command {
     /// The working directory, which it may read and write. If not set, its temporary folder, which is removed when it
     /// ends.
     pub dir: Option<PathBuf>,
+    /// Whether the files of the call's session are its working directory, instead of `dir`. What it changes there is
+    /// changed in the session together with the outcome; see the [module](self).
+    pub session_files: bool,
     /// The folder of the config, with which [`hidden_files`](Command::hidden_files) recognizes relative arguments that are
     /// files there. It does not change how the command runs.
     pub base: Option<PathBuf>,
@@ -131,6 +145,7 @@ impl Command {
         Self {
             argv: argv.into_iter().map(Into::into).collect(),
             dir: None,
+            session_files: false,
             base: None,
             env: BTreeMap::new(),
             secret_env: BTreeMap::new(),
@@ -153,7 +168,10 @@ impl Command {
 
     /// A tool that runs the command. Dropping an attempt kills it and blocks until it is dead: a few milliseconds.
     pub fn tool(self, spec: ToolSpec, schemas: Schemas) -> Tool {
-        Tool::atomic(spec, schemas, Body(Arc::new(self)))
+        let is_exclusive = self.session_files;
+        let tool = Tool::atomic(spec, schemas, Body(Arc::new(self)));
+        // Two commands that work on copies of the same files would undo each other's changes.
+        if is_exclusive { tool.with(|spec| spec.guards.concurrency = Concurrency::Exclusive) } else { tool }
     }
 
     /// Lets this command settle doubts about the attempts of another tool. It gets the same arguments and the same
@@ -161,7 +179,7 @@ impl Command {
     /// `{"unknown": true}`. Anything else, including a failure, counts as unknown.
     #[must_use]
     pub fn reconcile(self, tool: Tool) -> Tool {
-        let command = Arc::new(Self { output: Output::Json, media_type: None, ..self });
+        let command = Arc::new(Self { output: Output::Json, media_type: None, session_files: false, ..self });
         tool.reconcile(move |call: Call| {
             let command = command.clone();
             async move { result::reconciled(output(command, call).await?.value) }
@@ -203,6 +221,14 @@ async fn output(command: Arc<Command>, call: Call) -> ToolResult<ToolOutput> {
     command.check().map_err(|bad| ToolError::unavailable(format!("`{}`: {bad}", call.tool())))?;
     #[cfg(target_os = "linux")]
     {
+        let workspace = match command.session_files {
+            true => Some(files::Workspace::make(&command, &call).await?),
+            false => None,
+        };
+        let command = match &workspace {
+            Some(space) => Arc::new(Command { dir: Some(space.folder().to_owned()), ..(*command).clone() }),
+            None => command,
+        };
         let end = run::run(&command, &call).await?;
         let output = match &command.media_type {
             Some(media_type) => {
@@ -210,6 +236,10 @@ async fn output(command: Arc<Command>, call: Call) -> ToolResult<ToolOutput> {
                 media::output(&call, media_type, &end.stdout).await
             }
             None => media::stored(&call, result::output(&command, &end, call.effect())?).await,
+        };
+        let output = match (output, workspace) {
+            (Ok(output), Some(space)) => space.conclude(&call, output).await,
+            (output, _) => output,
         };
         output.map_err(|error| media::not_stored(error, call.effect()))
     }

@@ -75,7 +75,7 @@ pub(super) async fn run(command: &Command, call: &Call) -> ToolResult<CommandEnd
 }
 
 /// The error for a command that certainly did not start.
-fn not_begun(call: &Call, problem: String, is_transient: bool) -> ToolError {
+pub(super) fn not_begun(call: &Call, problem: String, is_transient: bool) -> ToolError {
     let message = format!("`{}` could not be run: {problem}", call.tool());
     if !is_transient {
         return ToolError::unavailable(message);

@@ -25,6 +25,8 @@ mod retries;
 #[cfg(target_os = "linux")]
 mod secrets;
 mod server;
+#[cfg(target_os = "linux")]
+mod session_files;
 mod standard;
 #[cfg(target_os = "linux")]
 mod start_failures;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::super::{
-    Access, ArtifactId, FileChange, FileInfo, FilePlan, FileQuery, FileRefusal, FileTree, FileUsage, Files,
-    SessionAnswer, SessionPath, StoreError, decide_file_change,
+    Access, ArtifactId, FileChange, FileEdit, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal, FileTree,
+    FileUsage, Files, RefusedEdit, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionPath,
+    SessionVerdict, StoreError, decide_file_change, refuse_session_write,
 };
 use super::{Inner, MemoryStore, ready};
 use crate::id::RunId;
@@ -23,6 +24,8 @@ struct SessionTree<'s> {
     inner: &'s Inner,
     files: &'s FileMap,
     by: Access,
+    /// What reserved edits add.
+    reserved: FileUsage,
 }
 
 /// What is below a directory, in order.
@@ -49,7 +52,8 @@ impl FileTree for SessionTree<'_> {
     }
 
     fn usage(&self) -> Result<FileUsage, Infallible> {
-        Ok(usage(self.files))
+        let used = usage(self.files);
+        Ok(FileUsage { bytes: used.bytes + self.reserved.bytes, count: used.count + self.reserved.count })
     }
 
     fn may_read(&self, content: ArtifactId) -> Result<bool, Infallible> {
@@ -66,11 +70,24 @@ impl Inner {
         change: &FileChange,
         by: Option<RunId>,
     ) -> Result<SessionAnswer, FileRefusal> {
+        self.void_reservations(session);
+        self.reserved.refuse(session, change.path())?;
+        let reserved = self.reserved.reserved(session);
+        let by = by.map_or_else(|| Access::Session(session.clone()), Access::Run);
+        self.change_unreserved(session, at, change, (by, reserved))
+    }
+
+    fn change_unreserved(
+        &mut self,
+        session: &Arc<str>,
+        at: Timestamp,
+        change: &FileChange,
+        (by, reserved): (Access, FileUsage),
+    ) -> Result<SessionAnswer, FileRefusal> {
         let Some(found) = self.sessions.all.get(session) else {
             return Err(FileRefusal::Missing { path: change.path().clone() });
         };
-        let by = by.map_or_else(|| Access::Session(session.clone()), Access::Run);
-        let tree = SessionTree { inner: self, files: &found.row.files, by };
+        let tree = SessionTree { inner: self, files: &found.row.files, by, reserved };
         let Ok(decided) = decide_file_change(&tree, change, at);
         let FilePlan { put, remove, answer } = decided?;
         let until = at + limits::ARTIFACT_GRACE;
@@ -87,6 +104,74 @@ impl Inner {
             self.artifacts.remove_file(content, session, Some(until));
         }
         Ok(answer)
+    }
+
+    /// Ends the reservations of runs that have another owner by now, or have ended.
+    fn void_reservations(&mut self, session: &str) {
+        for (run, epoch) in self.reserved.runs(session) {
+            if self.runs.get(&run).is_none_or(|row| row.epoch != epoch || row.is_finished()) {
+                self.reserved.void(session, run, epoch);
+            }
+        }
+    }
+
+    /// Decides about the changes of an outcome, and reserves those that can be made.
+    pub(super) fn stage_files(
+        &mut self,
+        session: &Arc<str>,
+        at: Timestamp,
+        (edits, limits): (&[FileEdit], FileLimits),
+        by: Option<&SessionOperation>,
+    ) -> Result<SessionVerdict, StoreError> {
+        let by = by.ok_or_else(|| StoreError::Invalid("only an operation of a run can stage changes".to_owned()))?;
+        let change = SessionChange::Stage { edits: Vec::new(), limits };
+        if let Err(refusal) =
+            refuse_session_write(&change, &SessionAccess::All, self.session_info(session).as_ref(), |_| 0)
+        {
+            return Ok(Err(refusal));
+        }
+        self.void_reservations(session);
+        self.reserved.release(session, by.run, &by.key);
+        let reserved = self.reserved.reserved(session);
+        let mut files = self.sessions.all.get(session).map(|found| found.row.files.clone()).unwrap_or_default();
+        let (mut made, mut refused) = (Vec::new(), Vec::new());
+        for edit in edits {
+            let tree = SessionTree { inner: self, files: &files, by: Access::Run(by.run), reserved };
+            let decide = || decide_file_change(&tree, &edit.change(limits), at).unwrap_or_else(|never| match never {});
+            match self.reserved.refuse(session, &edit.path).and_then(|()| decide()) {
+                Ok(FilePlan { put, remove, .. }) => {
+                    remove.iter().for_each(|path| drop(files.remove(path)));
+                    files.extend(put.into_iter().map(|file| (file.path.clone(), file)));
+                    made.push(edit.clone());
+                }
+                Err(refusal) => refused.push(RefusedEdit { path: edit.path.clone(), refusal }),
+            }
+        }
+        self.reserved.reserve(session, by, made);
+        Ok(Ok(SessionAnswer::Staged { refused }))
+    }
+
+    /// Makes the changes of an owner's commit.
+    pub(super) fn edit_files(
+        &mut self,
+        session: &Arc<str>,
+        at: Timestamp,
+        edits: &[FileEdit],
+        owner: Option<(RunId, u64)>,
+        key: &str,
+    ) {
+        let Some((run, _)) = owner else { return };
+        self.reserved.release(session, run, key);
+        if self.sessions.is_closed(session) {
+            tracing::warn!(%session, "changes of files were left out of an outcome: the session is closed");
+            return;
+        }
+        for edit in edits {
+            let by = (Access::Run(run), FileUsage::default());
+            if let Err(refusal) = self.change_unreserved(session, at, &edit.decided(), by) {
+                tracing::warn!(%session, "a change of a file was left out of an outcome: {}", refusal.sentence(session));
+            }
+        }
     }
 
     /// Removes all files of a session that is purged.

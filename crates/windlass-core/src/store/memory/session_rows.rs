@@ -60,7 +60,7 @@ impl SessionRow {
                 info.closed.get_or_insert(Closing { at, reason });
             }
             // Applied by `files.rs`.
-            SessionChange::File(_) => {}
+            SessionChange::File(_) | SessionChange::Stage { .. } => {}
         }
         SessionAnswer::Done
     }
@@ -224,6 +224,9 @@ impl Inner {
         {
             return Ok(verdict);
         }
+        if let SessionChange::Stage { edits, limits } = &write.change {
+            return self.stage_files(&write.session, write.at, (edits, *limits), write.by.as_ref());
+        }
         let verdict = self.decide_session_write(&write);
         if let Some(SessionOperation { run, key, .. }) = write.by {
             self.sessions.verdicts.entry(run).or_default().push((key, verdict.clone()));
@@ -327,7 +330,7 @@ impl Inner {
         due.len()
     }
 
-    fn session_info(&self, name: &Arc<str>) -> Option<SessionInfo> {
+    pub(super) fn session_info(&self, name: &Arc<str>) -> Option<SessionInfo> {
         let row = &self.sessions.all.get(name)?.row;
         Some(SessionInfo { name: name.clone(), opened: row.kept, ..row.info.clone() })
     }

@@ -124,6 +124,7 @@ fn every_change(of: RunId) -> Vec<Change> {
             message: NewMessage::text(Author::Tool, "too late").wake(),
             principal: None,
         },
+        Change::Edit { session: "s".into(), at: at(1), edits: Vec::new(), key: "k".into() },
     ];
     for change in &changes {
         // A new kind of change must be added to the list above.
@@ -143,7 +144,8 @@ fn every_change(of: RunId) -> Vec<Change> {
             | Change::Mail { .. }
             | Change::Post { .. }
             | Change::Outcomes { .. }
-            | Change::Tools { .. } => {}
+            | Change::Tools { .. }
+            | Change::Edit { .. } => {}
         }
     }
     changes

@@ -5,9 +5,9 @@ use serde_json::json;
 use super::scene::{Owner, at, finished, must, new, record, run};
 use crate::limits;
 use crate::store::{
-    Access, ArtifactId, Change, Creation, FileChange, FileEncoding, FileExpectation, FileInfo, FileLimits, FileQuery,
-    FileRefusal, FileUsage, SessionAccess, SessionAnswer, SessionChange, SessionOperation, SessionPath, SessionRefusal,
-    SessionVerdict, SessionWrite, Store, StoreError, Stored,
+    Access, ArtifactId, Change, Creation, EditedContent, FileChange, FileEdit, FileEncoding, FileExpectation, FileInfo,
+    FileLimits, FileQuery, FileRefusal, FileUsage, RefusedEdit, SessionAccess, SessionAnswer, SessionChange,
+    SessionOperation, SessionPath, SessionRefusal, SessionVerdict, SessionWrite, Store, StoreError, Stored,
 };
 use crate::testing::block_on;
 
@@ -346,4 +346,77 @@ pub(super) fn e15_w09_files_are_readonly_once_closed_and_purged_with_the_session
     sweep(store, 1_000);
     assert!(read(store, id, Access::Owner).is_none(), "its content goes at once");
     assert!(read(store, ArtifactId::of(b"shared"), session("other")).is_some(), "what another session has stays");
+}
+
+pub(super) fn e15_l25_an_outcome_changes_the_files_that_were_staged_for_it(store: &dyn Store) {
+    let owner = Owner::create_as(store, 1, Creation { session: Some("s".into()), ..new(1) });
+    for (at, bytes) in [("/kept", &b"base"[..]), ("/gone", b"base"), ("/stale", b"other")] {
+        assert!(write(store, 1, at, bytes).is_ok());
+    }
+    let base = ArtifactId::of(b"base");
+    let edit = |at: &str, base, bytes: Option<&[u8]>| {
+        let content = bytes.map(|bytes| {
+            let Stored { id: hash, size } = upload_for(store, "s", bytes, 1_000);
+            EditedContent { hash, size, encoding: FileEncoding::Text }
+        });
+        FileEdit { path: path(at), base, content }
+    };
+    let edits = vec![
+        edit("/gone", Some(base), None),
+        edit("/kept", Some(base), Some(b"new")),
+        edit("/large", None, Some(&[b'x'; 101])),
+        edit("/new/file", None, Some(b"new")),
+        edit("/stale", Some(base), Some(b"new")),
+    ];
+    let stage = |epoch, key: &str, edits: &[FileEdit]| {
+        let change = SessionChange::Stage { edits: edits.to_vec(), limits: LIMITS };
+        let by = Some(SessionOperation { run: run(1), epoch, key: key.into() });
+        match block_on(
+            store.sessions().write_session(SessionWrite { by, ..SessionWrite::outside("s".into(), at(5), change) }),
+        ) {
+            Ok(Ok(SessionAnswer::Staged { refused })) => refused,
+            other => panic!("{other:?}"),
+        }
+    };
+    let refused = stage(1, "op", &edits);
+    let stale = FileRefusal::Stale { path: path("/stale"), current: Some(ArtifactId::of(b"other")) };
+    let large = FileRefusal::FileBytes { path: path("/large"), limit: 100 };
+    let expected = [("/large", large), ("/stale", stale)];
+    let expected = expected.map(|(at, refusal)| RefusedEdit { path: path(at), refusal });
+    assert_eq!(refused, expected);
+    assert_eq!(list(store, "/", true, None, 9), ["/gone", "/kept", "/stale"], "nothing is changed yet");
+    // Nothing else changes what was staged, what is above it or below it.
+    let busy = |at: &str| FileRefusal::Busy { path: path(at), run: run(1) };
+    assert_eq!(write(store, 6, "/kept", b"x"), Err(busy("/kept")));
+    assert_eq!((delete(store, "/gone", false), write(store, 6, "/new", b"x")), (Err(busy("/gone")), Err(busy("/new"))));
+    assert!(write(store, 6, "/stale", b"free").is_ok());
+    // A repeated attempt stages again, in place of the first.
+    let made: Vec<FileEdit> = [&edits[0], &edits[1], &edits[3]].map(Clone::clone).into();
+    assert_eq!(stage(1, "op", &made), []);
+    let commit = |made: &[FileEdit]| {
+        let edit = Change::Edit { session: "s".into(), at: at(7), edits: made.to_vec(), key: "op".into() };
+        vec![Change::Append(vec![record(1, json!("outcome"))]), edit]
+    };
+    let refused = Owner { store, run: run(1), epoch: 9, seq: 1 }.submit(commit(&made));
+    assert!(matches!(refused, Err(StoreError::Stale { .. })));
+    assert!(file(store, "/new/file").is_none(), "nothing of a refused commit is made");
+    must(owner.submit(commit(&made)));
+    must(owner.submit(commit(&made)));
+    assert_eq!(list(store, "/", true, None, 9), ["/kept", "/new", "/new/file", "/stale"]);
+    assert_eq!(file(store, "/kept").and_then(|file| file.content), Some(ArtifactId::of(b"new")));
+    sweep(store, grace(7).1);
+    assert!(read(store, ArtifactId::of(b"new"), session("s")).is_some());
+    // A reservation is void once the run has another owner.
+    assert!(write(store, 8, "/kept", b"base").is_ok());
+    assert_eq!(stage(1, "next", &[edit("/kept", Some(base), Some(b"lost"))]), []);
+    assert_eq!(write(store, 8, "/kept", b"x"), Err(busy("/kept")));
+    let (mut next, _) = Owner::claim(store, run(1));
+    assert!(write(store, 9, "/kept", b"base").is_ok());
+    // A closed session is not changed, and the outcome is recorded all the same.
+    let last = edit("/kept", Some(base), Some(b"late"));
+    assert_eq!(stage(next.epoch, "op", std::slice::from_ref(&last)), []);
+    session_write(store, "s", SessionChange::Close { reason: "over".into() });
+    next.write(commit(&[last]));
+    assert_eq!(file(store, "/kept").and_then(|file| file.content), Some(base));
+    assert_eq!(next.journal().len(), 3);
 }

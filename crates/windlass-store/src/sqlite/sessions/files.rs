@@ -4,16 +4,20 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use windlass_core::RunId;
 use windlass_core::limits;
 use windlass_core::store::{
-    Access, ArtifactId, FileChange, FileEncoding, FileInfo, FilePlan, FileQuery, FileTree, FileUsage, Files,
-    SessionPath, SessionRefusal, SessionVerdict, StoreError, decide_file_change,
+    Access, ArtifactId, FileChange, FileEdit, FileEncoding, FileInfo, FileLimits, FilePlan, FileQuery, FileRefusal,
+    FileTree, FileUsage, Files, RefusedEdit, SessionAnswer, SessionPath, SessionRefusal, SessionVerdict, StoreError,
+    decide_file_change, refuse_session_write,
 };
 use windlass_core::time::Timestamp;
 
 use super::super::SqliteStore;
 use super::super::blobs;
 use super::super::checksum;
+use super::super::decide::RunHead;
+use super::super::job::RunPhase;
 use super::super::log::{signed, unsigned};
 use super::super::read::{ReadError, Readers, size};
 use super::super::write_tx::{JobError, WriteTx};
@@ -131,11 +135,21 @@ fn usage(connection: &Connection, session: i64) -> rusqlite::Result<FileUsage> {
     connection.prepare_cached(USAGE)?.query_row([session], read)
 }
 
+/// Changes of files that an owner makes together with its own changes.
+pub(in crate::sqlite) struct OutcomeEdits {
+    pub(in crate::sqlite) session: Arc<str>,
+    pub(in crate::sqlite) at: Timestamp,
+    pub(in crate::sqlite) edits: Vec<FileEdit>,
+    pub(in crate::sqlite) key: Arc<str>,
+}
+
 /// The files of a session, for a write of `by`.
 struct SessionTree<'c> {
     connection: &'c Connection,
     session: i64,
     by: Access,
+    /// What reserved edits add.
+    reserved: FileUsage,
 }
 
 impl FileTree for SessionTree<'_> {
@@ -152,7 +166,8 @@ impl FileTree for SessionTree<'_> {
     }
 
     fn usage(&self) -> Result<FileUsage, JobError> {
-        Ok(usage(self.connection, self.session)?)
+        let used = usage(self.connection, self.session)?;
+        Ok(FileUsage { bytes: used.bytes + self.reserved.bytes, count: used.count + self.reserved.count })
     }
 
     fn may_read(&self, content: ArtifactId) -> Result<bool, JobError> {
@@ -172,14 +187,103 @@ impl WriteTx<'_> {
             Some(operation) => Access::Run(operation.run),
             None => Access::Session(job.session.clone()),
         };
-        let tree = SessionTree { connection: self.connection, session: session.id, by };
-        let plan = match decide_file_change(&tree, change, job.at)? {
+        self.void_reservations(&job.session)?;
+        if let Err(refusal) = self.reserved.refuse(&job.session, change.path()) {
+            return Ok(Err(SessionRefusal::File(refusal)));
+        }
+        let reserved = self.reserved.reserved(&job.session);
+        let changed = self.change_unreserved((session.id, &job.session), change, job.at, (by, reserved))?;
+        Ok(changed.map_err(SessionRefusal::File))
+    }
+
+    fn change_unreserved(
+        &self,
+        (session, name): (i64, &str),
+        change: &FileChange,
+        at: Timestamp,
+        (by, reserved): (Access, FileUsage),
+    ) -> Result<Result<SessionAnswer, FileRefusal>, JobError> {
+        let tree = SessionTree { connection: self.connection, session, by, reserved };
+        let plan = match decide_file_change(&tree, change, at)? {
             Ok(plan) => plan,
-            Err(refusal) => return Ok(Err(SessionRefusal::File(refusal))),
+            Err(refusal) => return Ok(Err(refusal)),
         };
         let answer = plan.answer.clone();
-        self.apply_file_plan(plan, (session.id, &job.session), job.at)?;
+        self.apply_file_plan(plan, (session, name), at)?;
         Ok(Ok(answer))
+    }
+
+    /// Ends the reservations of runs that have another owner by now, or have ended.
+    fn void_reservations(&mut self, session: &str) -> Result<(), JobError> {
+        for (run, epoch) in self.reserved.runs(session) {
+            let is_current = |head: &mut RunHead| head.epoch == epoch && head.phase != RunPhase::Finished;
+            if !self.head(run)?.is_some_and(is_current) {
+                self.reserved.void(session, run, epoch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about the changes of an outcome, and reserves those that can be made. Writes nothing.
+    pub(super) fn stage_files(
+        &mut self,
+        job: &SessionJob,
+        (edits, limits): (&[FileEdit], FileLimits),
+        found: Option<&StoredSession>,
+    ) -> Result<SessionVerdict, JobError> {
+        let none = || StoreError::Invalid("only an operation of a run can stage changes".to_owned());
+        let by = job.by.as_ref().ok_or_else(none)?;
+        if let Err(refusal) = refuse_session_write(&job.change, &job.access, found.map(|session| &session.info), |_| 0)
+        {
+            return Ok(Err(refusal));
+        }
+        let Some(session) = found else { return Ok(Err(SessionRefusal::Missing)) };
+        self.void_reservations(&job.session)?;
+        self.reserved.release(&job.session, by.run, &by.key);
+        let reserved = self.reserved.reserved(&job.session);
+        // Each change is decided about as if those before it had been made.
+        self.connection.execute_batch("SAVEPOINT stage")?;
+        let (mut made, mut refused) = (Vec::new(), Vec::new());
+        let mut decide = |edit: &FileEdit| -> Result<(), JobError> {
+            let decided = match self.reserved.refuse(&job.session, &edit.path) {
+                Ok(()) => {
+                    let access = (Access::Run(by.run), reserved);
+                    self.change_unreserved((session.id, &job.session), &edit.change(limits), job.at, access)?.map(drop)
+                }
+                Err(refusal) => Err(refusal),
+            };
+            match decided {
+                Ok(()) => made.push(edit.clone()),
+                Err(refusal) => refused.push(RefusedEdit { path: edit.path.clone(), refusal }),
+            }
+            Ok(())
+        };
+        let decided = edits.iter().try_for_each(&mut decide);
+        self.connection.execute_batch("ROLLBACK TO stage; RELEASE stage")?;
+        decided?;
+        self.reserved.reserve(&job.session, by, made);
+        Ok(Ok(SessionAnswer::Staged { refused }))
+    }
+
+    /// Makes the changes of an owner's commit.
+    pub(in crate::sqlite) fn edit_files(&mut self, all: &[OutcomeEdits], run: RunId) -> Result<(), JobError> {
+        for OutcomeEdits { session, at, edits, key } in all {
+            self.reserved.release(session, run, key);
+            let Some(found) = StoredSession::find(self.connection, session)?.transpose()? else { continue };
+            if found.info.closed.is_some() {
+                tracing::warn!(%session, "changes of files were left out of an outcome: the session is closed");
+                continue;
+            }
+            for edit in edits {
+                let by = (Access::Run(run), FileUsage::default());
+                let changed = self.change_unreserved((found.id, session), &edit.decided(), *at, by)?;
+                if let Err(refusal) = changed {
+                    let why = refusal.sentence(session);
+                    tracing::warn!(%session, "a change of a file was left out of an outcome: {why}");
+                }
+            }
+        }
+        Ok(())
     }
 
     fn apply_file_plan(&self, plan: FilePlan, session: (i64, &str), at: Timestamp) -> Result<(), JobError> {

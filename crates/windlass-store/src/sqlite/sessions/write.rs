@@ -27,11 +27,11 @@ pub(in crate::sqlite) struct SessionJob {
     pub(super) session: Arc<str>,
     pub(super) at: Timestamp,
     /// Without its value, which is in `text`.
-    change: SessionChange,
+    pub(super) change: SessionChange,
     /// The content of a message, or a value; a secret is sealed.
     text: String,
     pub(super) by: Option<SessionOperation>,
-    access: SessionAccess,
+    pub(super) access: SessionAccess,
     starter: Starter,
     /// The first record of a turn that is started by its id.
     record: Records,
@@ -112,6 +112,9 @@ impl WriteTx<'_> {
             return Ok(verdict);
         }
         let found = StoredSession::find(self.connection, &job.session)?.transpose()?;
+        if let SessionChange::Stage { edits, limits } = &job.change {
+            return self.stage_files(job, (edits, *limits), found.as_ref());
+        }
         let verdict = match self.decide(job, found.as_ref())? {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => match (&job.change, found) {

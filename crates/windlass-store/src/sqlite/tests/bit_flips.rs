@@ -9,8 +9,9 @@ use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, DataKind, Filter, KeyPlace, NewMessage, SeenOutcome, SessionAccess,
-    SessionChange, SessionFilter, SessionOperation, SessionWrite, Sessions, SettingsChange, Turn,
+    Access, ArtifactId, Artifacts, Author, DataKind, FileChange, FileEncoding, FileExpectation, FileLimits, FileQuery,
+    Files, Filter, KeyPlace, NewMessage, SeenOutcome, SessionAccess, SessionChange, SessionFilter, SessionOperation,
+    SessionPath, SessionWrite, Sessions, SettingsChange, Turn,
 };
 use windlass_core::tool::{Content, ToolsChange};
 
@@ -108,16 +109,21 @@ fn fill_sessions(store: &SqliteStore) {
     write("s", set(DataKind::Value, json!({"a": 1})), None);
     write("s", set(DataKind::Secret, json!("hush")), None);
     write("s", SessionChange::Tools(ToolsChange::hide(["pay"])), None);
-    write(
-        "done",
-        SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()), settings: Default::default() },
-        None,
-    );
     let settings = SettingsChange::default().model("m-1").agent("agent");
     write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()), settings }, None);
     let wakes = NewMessage::text(Author::User, "wake up").wake();
     write("s", SessionChange::Post(wakes), None);
+    let upload = block_on(store.begin(Access::Session("s".into()), Timestamp::from_micros(9))).unwrap();
+    block_on(Artifacts::append(store, upload, b"content of a file".to_vec())).unwrap();
+    let content = block_on(Artifacts::finish(store, upload, "text/plain".into())).unwrap();
+    let (path, encoding, limits) = (file_path(), FileEncoding::Base64, FileLimits::default());
+    let expect = FileExpectation::Missing;
+    write("s", SessionChange::File(FileChange::Write { path, content, encoding, expect, limits }), None);
     write("done", SessionChange::Close { reason: "over".into() }, None);
+}
+
+fn file_path() -> SessionPath {
+    SessionPath::parse("/a/b.txt").unwrap()
 }
 
 /// Whether an answer reports damage.
@@ -171,6 +177,12 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
     add("value", format!("{:?}", block_on(store.session_value("s".into(), DataKind::Value, "n".into()))));
     add("outcomes", format!("{:?}", block_on(store.recent_outcomes("s".into()))));
     add("secrets", format!("{:?}", block_on(store.session_entries("s".into(), DataKind::Secret))));
+    let list = FileQuery { directory: SessionPath::root(), recursive: true, after: None, limit: 9 };
+    add("files", format!("{:?}", block_on(store.list_files("s".into(), list))));
+    add("session file", format!("{:?}", block_on(store.file("s".into(), file_path()))));
+    let content = ArtifactId::of(b"content of a file");
+    let read = block_on(Artifacts::read(&store, content, Access::Session("s".into()), 0, 99));
+    add("artifact of a file", format!("{read:?}"));
     let late = Change::Start { run: run(8), creation: creation("t", None, Some("done")), records: Vec::new() };
     add("closed", format!("{:?}", commit(&store, Commit { guard: Guard::Outsider, changes: vec![late] })));
     store.use_clock(still(Timestamp::from_micros(99)));
@@ -193,7 +205,8 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
 }
 
 /// Answers that must be unchanged or report damage. For these, a later check of the file is not enough.
-const STRICT: [&str; 9] = ["secret", "journal", "page", "mail", "claim", "artifact", "ended", "messages", "value"];
+const STRICT: [&str; 10] =
+    ["secret", "journal", "page", "mail", "claim", "artifact", "ended", "messages", "value", "session file"];
 
 /// A row of the log that moved below the packing mark is hidden from readers, which look for the end of a journal above
 /// the mark. Only a check of the whole file finds it.
@@ -265,6 +278,7 @@ const TABLES: [(&str, &[&str]); 18] = [
     ("session_data", &["session", "secret", "name"]),
     ("verdicts", &["run", "key"]),
     ("outcomes", &["session"]),
+    ("files", &["session", "path"]),
 ];
 
 /// A cell of the file: its table, its column, and which row.
