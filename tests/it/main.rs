@@ -50,6 +50,7 @@ mod mayhem;
 mod middleware;
 mod opening;
 mod outcomes;
+mod overload;
 mod own_runs;
 mod owners;
 mod parked;

@@ -148,6 +148,8 @@ impl From<Error> for Refusal {
                     .header(header::RETRY_AFTER, &seconds.to_string())
             }
             Error::Exists { run } => Self::run_conflict("run_exists", text).with("run", run.to_string()),
+            Error::Overloaded(_) => Self::unavailable("too_many_unfinished_runs", "Too many unfinished runs", text)
+                .header(header::RETRY_AFTER, "5"),
             Error::Conflict(_) | Error::NotDriving(_) => Self::run_conflict("conflict", text),
             // The machine is at fault, not the request: a full disk, a file that cannot be written.
             Error::System(_) => {
@@ -230,6 +232,7 @@ mod tests {
             (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "still_running"),
             (Error::Exists { run }, 409, "run_exists"),
             (Error::NotDriving(why()), 409, "conflict"),
+            (Error::Overloaded(why()), 503, "too_many_unfinished_runs"),
             (Error::System(why().into()), 503, "system_error"),
             (Error::Closed, 503, "shutting_down"),
             (Error::Elsewhere { run }, 503, "shutting_down"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use windlass_core::policy::Policy;
 use windlass_core::store::Retention;
 use windlass_core::tool::Tool;
-use windlass_core::{Config, Drives, Error, Result, Runtime, limits};
+use windlass_core::{BreakerPolicy, Config, Drives, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
@@ -42,6 +42,8 @@ pub struct Builder {
     policy: Policy,
     middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
+    breaker: BreakerPolicy,
+    unfinished_runs: u64,
     watchdog: Duration,
     locale: String,
     attended: bool,
@@ -91,6 +93,8 @@ impl Builder {
             policy: Policy::default(),
             middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
+            breaker: BreakerPolicy::default(),
+            unfinished_runs: limits::UNFINISHED_RUNS,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
             attended: false,
@@ -171,6 +175,19 @@ impl Builder {
         self
     }
 
+    /// Sets when circuit breakers open and close, instead of the defaults of [`BreakerPolicy`].
+    pub fn breaker(mut self, policy: BreakerPolicy) -> Self {
+        self.breaker = policy;
+        self
+    }
+
+    /// Sets from how many unfinished runs on new work is refused, instead of [`limits::UNFINISHED_RUNS`]. Must be at
+    /// least one.
+    pub fn unfinished_runs(mut self, most: u64) -> Self {
+        self.unfinished_runs = most;
+        self
+    }
+
     /// Sets how long a body may compute without yielding before a warning names it.
     pub fn watchdog(mut self, interval: Duration) -> Self {
         self.watchdog = interval;
@@ -242,6 +259,13 @@ impl Builder {
         if self.in_flight == 0 {
             return Err(Error::Invalid("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
         }
+        if self.unfinished_runs == 0 {
+            return Err(Error::Invalid("unfinished_runs(0) would refuse all work; use at least 1".to_owned()));
+        }
+        if self.breaker.successes == 0 || self.breaker.open_for.is_zero() {
+            let problem = "a breaker needs at least one success to close, and stays open for some time";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
         self.policy.check().map_err(|problem| Error::Invalid(problem.to_string()))?;
         if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
             let least = limits::SHORTEST_LEASE;
@@ -275,6 +299,8 @@ impl Builder {
         let mut config = Config::new(store, Arc::new(TokioClock::new()), Arc::new(TokioSpawn::current()));
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
+        config.breaker = self.breaker;
+        config.unfinished_runs = self.unfinished_runs;
         config.connections = self.connections;
         config.policy = self.policy;
         config.middleware = self.middleware;

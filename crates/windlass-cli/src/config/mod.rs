@@ -287,6 +287,8 @@ impl Config {
             .retention(self.retention)
             .policy(self.policy.clone())
             .in_flight(self.limits.in_flight)
+            .unfinished_runs(self.limits.unfinished_runs)
+            .breaker(self.limits.breaker)
             .artifact_bytes(self.limits.artifact)
             .locale(&self.people.locale)
             .toolbox(toolbox);

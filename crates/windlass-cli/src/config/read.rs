@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use windlass::limits;
 use windlass::policy::{Policy, Unattended};
+use windlass::run::BreakerPolicy;
 use windlass::store::{Durability, Retention};
 use windlass::tool::spec::{Approval, OnDoubt, Retry};
 
@@ -58,6 +59,10 @@ pub struct People {
 pub struct Limits {
     /// The most attempts at once.
     pub in_flight: usize,
+    /// Unfinished runs from which on new calls are refused.
+    pub unfinished_runs: u64,
+    /// When circuit breakers open and close.
+    pub breaker: BreakerPolicy,
     /// The largest artifact, in bytes.
     pub artifact: u64,
     /// How long a shutdown waits for attempts in flight.
@@ -112,8 +117,15 @@ pub(super) fn people(root: &View<'_>) -> People {
 
 pub(super) fn limits(root: &View<'_>) -> Limits {
     let view = root.below("limits", &table::LIMITS);
+    let breaker = BreakerPolicy::default();
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
+        unfinished_runs: view.count("unfinished_runs").unwrap_or(limits::UNFINISHED_RUNS),
+        breaker: BreakerPolicy {
+            failures: view.count("breaker_failures").unwrap_or(breaker.failures),
+            open_for: view.duration("breaker_open").unwrap_or(breaker.open_for),
+            successes: view.count("breaker_successes").unwrap_or(breaker.successes),
+        },
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
         drain: view.duration("drain").unwrap_or(limits::DRAIN),
     }

@@ -28,6 +28,7 @@ pub(crate) mod running;
 mod session_view;
 pub(crate) mod shared;
 mod stopwatch;
+mod target;
 pub(crate) mod wait;
 
 pub use attempt::{Attempt, Call, Cancelled, idempotency_key};
