@@ -7,7 +7,8 @@ use crate::kernel::Kernel;
 use crate::store::Counts;
 
 /// Counts new runs between two reads of the store. After a read, a quarter of the remaining runs may be created before
-/// the next one, so a store with few unfinished runs is read seldom, and four processes together do not exceed the limit.
+/// the next one, so a store with few unfinished runs is read seldom. The read precedes the commit, so runs
+/// that are created at the same moment may exceed the limit.
 pub(crate) struct UnfinishedRunLimit {
     most: u64,
     credit: AtomicI64,
