@@ -69,6 +69,10 @@ struct Bodies;
 struct Outputs;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/overload.md")]
+struct Overload;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]
 struct Runs;
 

@@ -53,6 +53,7 @@ mod mayhem;
 mod middleware;
 mod opening;
 mod outcomes;
+mod overload;
 mod own_runs;
 mod owners;
 mod parked;

@@ -77,6 +77,8 @@ pub enum Error {
         /// Which run.
         run: RunId,
     },
+    /// There is too much unfinished work to accept more: wait until some of it has ended.
+    Overloaded(String),
     /// This runtime drives no runs: ask one that does.
     NotDriving(String),
     /// The system refused something other than the store, such as a backup file or a thread: fix that.
@@ -113,7 +115,9 @@ impl std::fmt::Display for Error {
             Self::Closed => f.write_str("this runtime is shut down; it accepts no new calls"),
             Self::Open(error) => write!(f, "{error}"),
             Self::Invalid(why) | Self::TooLarge(why) | Self::NotFound(why) => f.write_str(why),
-            Self::Conflict(why) | Self::NotDriving(why) | Self::NotIdle(why) => f.write_str(why),
+            Self::Conflict(why) | Self::NotDriving(why) | Self::NotIdle(why) | Self::Overloaded(why) => {
+                f.write_str(why)
+            }
             Self::StillRunning { run, path, wait } => write!(
                 f,
                 "the attempt at {path} of run {run} may still be running on a worker that was lost; it can be settled as \

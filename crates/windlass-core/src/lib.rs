@@ -47,6 +47,7 @@ mod value;
 mod watchdog;
 mod worker;
 
+pub use admit::{BreakerPhase, BreakerPolicy, TargetState};
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
 pub use attribution::check_attribution;
 pub use connections::{ExpiredConnection, Refresh, Refreshed};

@@ -227,6 +227,9 @@ pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 /// next one is refused. A person would stop at the third time; patient polling needs a little more.
 pub const LOOP_LIMIT: u32 = 5;
 
+/// Unfinished runs of a store from which on new work is refused, unless configured.
+pub const UNFINISHED_RUNS: u64 = 10_000;
+
 /// Number of different calls among which a repetition is noticed. Models usually repeat cycles of two or three calls.
 pub const LOOP_WINDOW: usize = 8;
 

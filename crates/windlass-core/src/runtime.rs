@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
-use crate::admit::Admission;
+use crate::admit::{Admission, BreakerPolicy, Breakers, UnfinishedRunLimit};
 use crate::attribution::check_attribution;
 use crate::begin::NewRun;
 use crate::call::plan::resolve;
@@ -159,6 +159,10 @@ pub struct Config {
     pub drives: Drives,
     /// The most unfinished runs of a session that sets no limit of its own.
     pub session_runs: u64,
+    /// When circuit breakers open and close.
+    pub breaker: BreakerPolicy,
+    /// Unfinished runs of the store from which on new work from outside is refused ([`Error::Overloaded`]).
+    pub unfinished_runs: u64,
 }
 
 impl Config {
@@ -186,6 +190,8 @@ impl Config {
             seed: None,
             drives: Drives::All,
             session_runs: limits::SESSION_RUNS,
+            breaker: BreakerPolicy::default(),
+            unfinished_runs: limits::UNFINISHED_RUNS,
         }
     }
 }
@@ -219,9 +225,12 @@ impl Runtime {
         };
         let is_shared = lease.length.is_some() && config.store.admission().is_some();
         let reach = Arc::new(Reach { signer, watchers, store: config.store.clone() });
+        let mut admission = Admission::new(config.in_flight, is_shared);
+        admission.breakers = Breakers::new(config.breaker);
+        admission.unfinished = UnfinishedRunLimit::new(config.unfinished_runs);
         let kernel = Kernel {
             env,
-            admission: Admission::new(config.in_flight, is_shared),
+            admission,
             store: config.store,
             lease,
             roster: Default::default(),
@@ -295,6 +304,9 @@ impl Runtime {
     /// Creates a run for the work and waits for its end. A run that has to wait gets a task of its own, so that it
     /// continues even if the caller does not poll this future.
     async fn run(&self, work: Work) -> Result<(RunId, Vec<Outcome>)> {
+        if !self.kernel.admission.unfinished.has_credit() {
+            Box::pin(self.kernel.admit_run()).await?;
+        }
         let NewRun { drive, calls, .. } =
             self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default(), Vec::new())?;
         let run = drive.run.id;

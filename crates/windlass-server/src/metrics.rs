@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use windlass::Outcome;
-use windlass::run::Counts;
+use windlass::run::{BreakerPhase, Counts, TargetState};
 
 /// Upper bounds of the histogram buckets, in seconds.
 const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -57,6 +57,15 @@ pub(crate) struct GaugeGuard(Arc<AtomicI64>);
 impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Adds the state of circuit breakers.
+pub(crate) fn add_breakers(out: &mut String, breakers: &[TargetState]) {
+    header(out, "windlass_breaker_open", "gauge", "Circuit breakers: 0 closed, 1 open or half-open.");
+    for TargetState { target, phase, .. } in breakers {
+        let labels = format!("windlass_breaker_open{{target=\"{}\"}}", escaped(target));
+        line(out, &labels, u8::from(*phase != BreakerPhase::Closed));
     }
 }
 

@@ -149,6 +149,8 @@ impl From<Error> for Refusal {
             }
             Error::Exists { run } => Self::run_conflict("run_exists", text).with("run", run.to_string()),
             Error::NotIdle(_) => Self::session_conflict("not_idle", text),
+            Error::Overloaded(_) => Self::unavailable("too_many_unfinished_runs", "Too many unfinished runs", text)
+                .header(header::RETRY_AFTER, "5"),
             Error::Conflict(_) | Error::NotDriving(_) => Self::run_conflict("conflict", text),
             // The machine is at fault, not the request: a full disk, a file that cannot be written.
             Error::System(_) => {
@@ -241,6 +243,7 @@ mod tests {
             (Error::Exists { run }, 409, "run_exists"),
             (Error::NotDriving(why()), 409, "conflict"),
             (Error::NotIdle(why()), 409, "not_idle"),
+            (Error::Overloaded(why()), 503, "too_many_unfinished_runs"),
             (Error::System(why().into()), 503, "system_error"),
             (Error::Closed, 503, "shutting_down"),
             (Error::Elsewhere { run }, 503, "shutting_down"),

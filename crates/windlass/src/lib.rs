@@ -83,6 +83,7 @@ pub mod run {
     pub use windlass_core::run::state::{Divergence, Ending, Hold, RunInfo, RunState};
     pub use windlass_core::store::{Counts, Filter, StateFilter, Turn};
     pub use windlass_core::time::Times;
+    pub use windlass_core::{BreakerPhase, BreakerPolicy, TargetState};
     pub use windlass_core::{
         Check, Checks, Comparison, Cut, Departure, Difference, Differs, Digest, ForkChange, RecordedBatch, Start,
         Stuck, Submitted, Work,

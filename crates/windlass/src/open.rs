@@ -10,7 +10,7 @@ use std::time::Duration;
 use windlass_core::policy::Policy;
 use windlass_core::store::{FileLimits, Retention};
 use windlass_core::tool::Tool;
-use windlass_core::{Config, Drives, Error, Refresh, Result, Runtime, limits};
+use windlass_core::{BreakerPolicy, Config, Drives, Error, Refresh, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
@@ -45,6 +45,8 @@ pub struct Builder {
     middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
     session_runs: u64,
+    breaker: BreakerPolicy,
+    unfinished_runs: u64,
     watchdog: Duration,
     locale: String,
     attended: bool,
@@ -97,6 +99,8 @@ impl Builder {
             middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             session_runs: limits::SESSION_RUNS,
+            breaker: BreakerPolicy::default(),
+            unfinished_runs: limits::UNFINISHED_RUNS,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
             attended: false,
@@ -208,6 +212,19 @@ impl Builder {
         self
     }
 
+    /// Sets when circuit breakers open and close, instead of the defaults of [`BreakerPolicy`].
+    pub fn breaker(mut self, policy: BreakerPolicy) -> Self {
+        self.breaker = policy;
+        self
+    }
+
+    /// Sets from how many unfinished runs on new work is refused, instead of [`limits::UNFINISHED_RUNS`]. Must be at
+    /// least one.
+    pub fn unfinished_runs(mut self, most: u64) -> Self {
+        self.unfinished_runs = most;
+        self
+    }
+
     /// Sets how long a body may compute without yielding before a warning names it.
     pub fn watchdog(mut self, interval: Duration) -> Self {
         self.watchdog = interval;
@@ -289,6 +306,13 @@ impl Builder {
             let (runs, most) = (self.session_runs, limits::SESSION_RUNS_MAX);
             return Err(Error::Invalid(format!("session_runs({runs}) is not possible; use 1 to {most}")));
         }
+        if self.unfinished_runs == 0 {
+            return Err(Error::Invalid("unfinished_runs(0) would refuse all work; use at least 1".to_owned()));
+        }
+        if self.breaker.successes == 0 || self.breaker.open_for.is_zero() {
+            let problem = "a breaker needs at least one success to close, and stays open for some time";
+            return Err(Error::Invalid(problem.to_owned()));
+        }
         self.policy.check().map_err(|problem| Error::Invalid(problem.to_string()))?;
         if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
             let least = limits::SHORTEST_LEASE;
@@ -323,6 +347,8 @@ impl Builder {
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
         config.session_runs = self.session_runs;
+        config.breaker = self.breaker;
+        config.unfinished_runs = self.unfinished_runs;
         config.connections = self.connections;
         config.refresh = self.refresh;
         config.policy = self.policy;

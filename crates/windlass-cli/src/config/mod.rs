@@ -288,6 +288,8 @@ impl Config {
             .policy(self.policy.clone())
             .in_flight(self.limits.in_flight)
             .session_runs(self.limits.session_runs)
+            .unfinished_runs(self.limits.unfinished_runs)
+            .breaker(self.limits.breaker)
             .artifact_bytes(self.limits.artifact)
             .session_files(self.limits.files)
             .locale(&self.people.locale)

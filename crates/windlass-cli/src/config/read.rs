@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use windlass::limits;
 use windlass::policy::{Policy, Unattended};
+use windlass::run::BreakerPolicy;
 use windlass::session::FileLimits;
 use windlass::store::{Durability, Retention};
 use windlass::tool::spec::{Approval, OnDoubt, Retry};
@@ -61,6 +62,10 @@ pub struct Limits {
     pub in_flight: usize,
     /// The most unfinished runs of a session.
     pub session_runs: u64,
+    /// Unfinished runs from which on new calls are refused.
+    pub unfinished_runs: u64,
+    /// When circuit breakers open and close.
+    pub breaker: BreakerPolicy,
     /// The largest artifact, in bytes.
     pub artifact: u64,
     /// The limits for the files of a session.
@@ -117,9 +122,16 @@ pub(super) fn people(root: &View<'_>) -> People {
 
 pub(super) fn limits(root: &View<'_>) -> Limits {
     let view = root.below("limits", &table::LIMITS);
+    let breaker = BreakerPolicy::default();
     Limits {
         in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
         session_runs: view.count("session_runs").unwrap_or(limits::SESSION_RUNS),
+        unfinished_runs: view.count("unfinished_runs").unwrap_or(limits::UNFINISHED_RUNS),
+        breaker: BreakerPolicy {
+            failures: view.count("breaker_failures").unwrap_or(breaker.failures),
+            open_for: view.duration("breaker_open").unwrap_or(breaker.open_for),
+            successes: view.count("breaker_successes").unwrap_or(breaker.successes),
+        },
         artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
         files: FileLimits {
             file_bytes: view.size("file").unwrap_or(limits::SESSION_FILE_BYTES),

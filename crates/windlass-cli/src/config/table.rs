@@ -225,6 +225,22 @@ pub(crate) static POLICY: Section = Section {
 pub(crate) static LIMITS: Section = Section {
     keys: &[
         key("in_flight", COUNT, "The most attempts of all tools at once. Default: 256."),
+        key(
+            "unfinished_runs",
+            COUNT,
+            "Unfinished runs of the file from which on new calls are refused. Default: 10000.",
+        ),
+        key(
+            "breaker_failures",
+            COUNT,
+            "Failed attempts in a row at one target after which no attempt is made for a while. Default: 5.",
+        ),
+        key("breaker_open", Kind::String(&DURATION), "How long no attempt is made then. Default: 30 s."),
+        key(
+            "breaker_successes",
+            COUNT,
+            "Successful attempts, one at a time, after which all are made again. Default: 2.",
+        ),
         key("artifact", Kind::String(&SIZE), "The largest artifact that is stored. Default: 1 GiB."),
         key("file", Kind::String(&SIZE), "The largest file of a session. Default: 100 MiB."),
         key("session_files", Kind::String(&SIZE), "The size of all files of a session. Default: 500 MiB."),
@@ -305,6 +321,12 @@ pub(crate) static TOOL: Section = Section {
         ),
         key("rate", Kind::String(&RATE), "The most attempts that start per second; further ones wait."),
         key("in_flight", COUNT, "The most attempts of this tool at once."),
+        key(
+            "breaker",
+            TEXT,
+            "The target whose circuit breaker its attempts go through; tools with the same target share it. \"off\": none. \
+             Default: the host and port of an HTTP request; none for a command.",
+        ),
         key("connection", TEXT, "The provider to which a session must be connected before the tool can be called."),
         key(
             "reconcile",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use windlass::tool::narrate::FILTERS;
 use windlass::tool::nearest;
-use windlass::tool::spec::{Background, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
+use windlass::tool::spec::{Background, Breaker, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
 use windlass::tool::{RegisterError, Schemas, ToolId};
 use windlass::{Tool, Toolbox};
 
@@ -90,6 +90,11 @@ pub(super) fn spec(name: &str, view: &View<'_>, default_effect: Effect, problems
     }
     spec.guards.concurrency = view.text("concurrency").map_or(Concurrency::Auto, concurrency);
     spec.guards.connection = view.text("connection").map(Into::into);
+    spec.guards.breaker = match view.text("breaker") {
+        None => Breaker::Auto,
+        Some("off") => Breaker::Off,
+        Some(target) => Breaker::Target(target.into()),
+    };
     if view.flag("background") == Some(false) {
         spec.guards.background = Background::Never;
     }

@@ -91,7 +91,8 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         // After a crash the operation queues for its key again, because other calls with that key must not run before
         // the doubt is settled. Settling needs no key, so the result is not awaited here, and a cycle of keys does not
         // end an operation that may have happened.
-        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, (&self.run, &self.op.path), &self.rules.lane) {
+        let place = (&self.run, &self.op.path, self.attempt);
+        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, place, &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "in doubt without its key: {cycle}");
         }
         self.registration.register(&self.run, cx);

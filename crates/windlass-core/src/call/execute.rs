@@ -268,9 +268,9 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     /// Queues for key, turn, the tool's own limits and permit, in this order.
     fn admit(&mut self, cx: &mut Context<'_>, goal: AdmissionGoal) -> Flow {
         let lane = &self.rules.lane;
-        match self.queue.poll(cx, goal, (&self.run, &self.op.path), lane) {
+        match self.queue.poll(cx, goal, (&self.run, &self.op.path, self.attempt), lane) {
             Ok(Poll::Ready(())) => self.stop_waiting_for_key(),
-            Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
+            Err(refused) => return self.finish(Err(refused)),
             Ok(Poll::Pending) => return self.queued(cx),
         }
         if self.run.kernel.closed.load(std::sync::atomic::Ordering::Acquire) {
@@ -438,6 +438,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     fn conclude(&mut self, started: u64, ended: AttemptEnd) -> Flow {
         let now = self.run.kernel.env.clock.ticks();
         self.clock.ran(started, now);
+        self.queue.report_target(&ended, now);
         // When everything the attempt started is over according to its intent, even if the body has returned before.
         let set_off = self.clock.stop_by.take().map_or(self.run.at(now), |stop_by| stop_by + self.rules.grace);
         let doubt = |cause| ExecutionPhase::Doubt(Box::new(Doubting::new(cause, self.run.at(now))));

@@ -31,6 +31,7 @@ mod secrets_used;
 mod session_view;
 pub(crate) mod shared;
 mod stopwatch;
+mod target;
 pub(crate) mod wait;
 
 pub use attempt::{Attempt, Call, Cancelled, idempotency_key};

@@ -141,7 +141,8 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<ParkWait>) -> Flow {
         // After a crash it takes up the place that was kept for it. Its answer needs no key, so the key is not awaited
         // here.
-        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, (&self.run, &self.op.path), &self.rules.lane) {
+        let place = (&self.run, &self.op.path, self.attempt);
+        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, place, &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "pending without its key: {cycle}");
         }
         let polled = self.poll_wait(cx, &mut wait);

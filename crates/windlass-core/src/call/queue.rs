@@ -12,11 +12,12 @@ use super::batch::Barrier;
 use super::key::KeyClaim;
 use super::rules::{Lane, SessionMode};
 use super::shared::SharedSlot;
-use crate::admit::{FifoRequest, HeldKey, Permit};
+use crate::admit::{BreakerWait, FifoRequest, HeldKey, Pass, Permit};
 use crate::path::Path;
 use crate::run::Run;
 use crate::store::SlotRequest;
 use crate::time::Clock;
+use crate::tool::ToolError;
 
 /// What an attempt queues for. Queueing always starts at the front; what the attempt has got, it keeps.
 #[derive(Clone, Copy)]
@@ -42,11 +43,13 @@ pub(crate) struct AttemptQueue {
 }
 
 #[derive(Default)]
-struct RareParts {
+pub(super) struct RareParts {
     key: Option<KeyClaim>,
     gate: Option<Option<FifoRequest>>,
     pace: Option<Pace>,
     slot: Option<SharedSlot>,
+    pub(super) target_wait: Option<BreakerWait>,
+    pub(super) target_pass: Option<Pass>,
     deadline: Option<BoxFuture<'static, ()>>,
 }
 
@@ -77,37 +80,50 @@ impl AttemptQueue {
         rare.deadline.get_or_insert_with(|| clock.sleep(left)).poll_unpin(cx).is_ready()
     }
 
-    /// Continues queueing. An error names a cycle of keys.
+    /// Continues queueing for this attempt. An error names a cycle of keys, or a target whose breaker is open.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         goal: AdmissionGoal,
-        place: (&Arc<Run>, &Path),
+        place: (&Arc<Run>, &Path, u32),
         lane: &Lane,
-    ) -> Result<Poll<()>, String> {
-        let all = self.try_all(cx, goal, place, lane)?;
+    ) -> Result<Poll<()>, ToolError> {
+        let all = match (&lane.target, goal) {
+            (Some(target), AdmissionGoal::Attempt) => self.try_with_target(cx, place, (target, lane))?,
+            _ => self.try_all(cx, goal, place, lane)?,
+        };
         if all.is_pending() {
             self.waited = true;
         }
         Ok(all)
     }
 
-    fn try_all(
+    pub(super) fn rare(&mut self) -> &mut RareParts {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn take_pass(&mut self) -> Option<Pass> {
+        self.rare.as_mut()?.target_pass.take()
+    }
+
+    pub(super) fn try_all(
         &mut self,
         cx: &mut Context<'_>,
         goal: AdmissionGoal,
-        (run, path): (&Arc<Run>, &Path),
+        (run, path, _): (&Arc<Run>, &Path, u32),
         lane: &Lane,
-    ) -> Result<Poll<()>, String> {
+    ) -> Result<Poll<()>, ToolError> {
         if let Some(key) = &lane.key {
             let rare = self.rare.get_or_insert_default();
             let place = match rare.key.take() {
                 Some(place) => place,
-                None => KeyClaim::request(run, path, key.clone(), self.held.as_ref())?,
+                None => {
+                    KeyClaim::request(run, path, key.clone(), self.held.as_ref()).map_err(ToolError::unavailable)?
+                }
             };
             match rare.key.insert(place).poll(cx) {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(cycle)) => return Err(cycle),
+                Poll::Ready(Err(cycle)) => return Err(ToolError::unavailable(cycle)),
                 Poll::Pending => return Ok(Poll::Pending),
             }
         }

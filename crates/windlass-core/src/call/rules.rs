@@ -36,6 +36,10 @@ pub(crate) struct Lane {
     pub(crate) key: Option<Arc<str>>,
     pub(crate) session: SessionMode,
     pub(crate) gate: Option<Arc<Gate>>,
+    /// The target whose breaker lets its attempts through.
+    pub(crate) target: Option<Arc<str>>,
+    /// Whether the first attempt waits for the breaker. A repeated attempt always does.
+    pub(crate) waits_for_target: bool,
 }
 
 /// How an attempt relates to the others of its session.
@@ -61,7 +65,13 @@ impl Rules {
             retry: policy.retry,
             never_retry: spec.hints.destructive,
             on_doubt: policy.on_doubt,
-            lane: Lane { key: key_of(tool, args, for_whom), session: session_of(tool), gate: tool.gate() },
+            lane: Lane {
+                key: key_of(tool, args, for_whom),
+                session: session_of(tool),
+                gate: tool.gate(),
+                target: spec.guards.breaker.target().cloned(),
+                waits_for_target: policy.retry.is_some(),
+            },
             asking: Some((policy.approval_within, policy.unattended)),
             secret: false,
             compensates: false,

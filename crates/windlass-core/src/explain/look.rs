@@ -152,6 +152,12 @@ impl Explainer<'_> {
                 moves.extend(self.queued_for_key(info, wait.path, wait.key, wait.holder).await?);
             }
         }
+        let breakers = &self.kernel.admission.breakers;
+        for (path, target) in breakers.waits_of(run) {
+            let left = breakers.open_for(&target, self.kernel.env.clock.ticks());
+            let until = left.map(|left| self.now + left);
+            moves.push(self.reason(path, Why::Breaker { target, until }));
+        }
         if info.state == RunState::Running {
             moves.extend(self.driven(info, operations, &moves));
         }

@@ -133,6 +133,13 @@ pub enum Why {
         /// Whether the holder is not named, because it acts for another principal.
         other_principal: bool,
     },
+    /// The operation waits for the circuit breaker of its target.
+    Breaker {
+        /// The target.
+        target: Arc<str>,
+        /// When an attempt is let through; `None` if it waits for an attempt that tests the target.
+        until: Option<Timestamp>,
+    },
     /// The run was cancelled and is cleaning up.
     CleaningUp {
         /// Who cancelled it.

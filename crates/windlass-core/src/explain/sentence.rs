@@ -143,6 +143,13 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
             };
             format!("a call{place} is queued for key `{key}`, which {holder}; it continues when that call ends")
         }
+        Why::Breaker { target, until } => {
+            let continues = match until {
+                Some(until) => format!("one attempt is let through {}", when(*until, now)),
+                None => "it continues when the attempt that tests the target has ended".to_owned(),
+            };
+            format!("a call{place} waits because attempts at `{target}` failed one after the other; {continues}")
+        }
         Why::CleaningUp { by, reason, until } => format!(
             "{by} cancelled it ({reason}); it cleans up and ends by itself, or is stopped {}",
             when(*until, now)
@@ -294,6 +301,9 @@ mod tests {
             &Why::Queued { session: Some("s".into()), behind: Vec::new(), others: 2 },
             &["before it: 2 runs of other principals"],
         );
+        let open = |until| Why::Breaker { target: "api:443".into(), until };
+        check(&open(Some(at)), &["attempts at `api:443` failed", "let through in 1 min"]);
+        check(&open(None), &["when the attempt that tests the target has ended"]);
         check(&Why::Suspect, &["driven alone", "starts when"]);
         check(&Why::Elsewhere, &["this process does not drive it", "`resume` continues it here"]);
         check(&Why::OwnerGone, &["the process that drove it is gone", "`resume` continues it here"]);

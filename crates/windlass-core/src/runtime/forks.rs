@@ -66,6 +66,9 @@ impl Runtime {
         {
             return self.same_fork(existing, run, &at).await;
         }
+        if !kernel.admission.unfinished.has_credit() {
+            kernel.admit_run().await?;
+        }
         let journal = messages::current(kernel.store.journal(run, 0).await?);
         if let (Some(fork::ForkChange::Outcome { result: Ok(output), .. }), Cut::At(path)) = (&mut change, &at) {
             kernel.mark_given(info.session.as_ref(), &journal, path, output);

@@ -6,6 +6,7 @@ use super::Runtime;
 use crate::activity::trace::Tracer;
 use crate::activity::watchers::WatchTarget;
 use crate::activity::{Cursor, Trace, Watch};
+use crate::admit::TargetState;
 use crate::attribution::check_attribution;
 use crate::call::identity::RecordedBatches;
 use crate::call::{Outcome, OutcomeCall, prepare};
@@ -110,6 +111,11 @@ impl Runtime {
         self.arrived(run).await;
         let explainer = Explainer { kernel: &self.kernel, now: self.kernel.env.clock.now(), only_own };
         explainer.explain(run, 0).await
+    }
+
+    /// The circuit breakers of this process, by target: those that an attempt was made at.
+    pub fn breakers(&self) -> Vec<TargetState> {
+        self.kernel.admission.breakers.all(self.kernel.env.clock.ticks())
     }
 
     /// The run that has this key, if it is still kept.

@@ -117,6 +117,9 @@ impl Runtime {
             Box::pin(self.ensure_claimed(run)).await?;
             return Ok(stored(run));
         }
+        if !self.kernel.admission.unfinished.has_credit() {
+            Box::pin(self.kernel.admit_run()).await?;
+        }
         // A turn waits in the store, and artifacts in arguments must be referenced before the run starts. A runtime
         // that drives no runs leaves the run for a process that does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();

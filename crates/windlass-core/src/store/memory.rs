@@ -572,6 +572,10 @@ impl Queries for MemoryStore {
         ready(self.find(run, |entry| entry.mailbox.has_had(&dedupe)))
     }
 
+    fn unfinished(&self, limit: u64) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        ready(Ok(self.inner.lock().unfinished(limit)))
+    }
+
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         ready(Ok(self.inner.lock().counts()))
     }

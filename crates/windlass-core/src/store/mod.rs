@@ -426,6 +426,11 @@ pub trait Queries: Send + Sync + 'static {
         unsupported("this store cannot tell which messages a run has had")
     }
 
+    /// The number of unfinished runs by state, of at most `limit` of them. Fast enough to be asked often.
+    fn unfinished(&self, _limit: u64) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        unsupported("this store cannot count unfinished runs")
+    }
+
     /// The number of runs by state. May be slow in a large store; meant for occasional use by an operator.
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         unsupported("this store cannot count runs")

@@ -222,6 +222,10 @@ impl<A: Around> Queries for A {
         self.ask(Request::Told, move |store| store.told(run, dedupe))
     }
 
+    fn unfinished(&self, limit: u64) -> Asked<'_, Counts> {
+        self.ask(Request::Counts, move |store| store.unfinished(limit))
+    }
+
     fn counts(&self) -> Asked<'_, Counts> {
         self.ask(Request::Counts, move |store| store.counts())
     }

@@ -200,6 +200,7 @@ behaviours! {
         b13_lists_match_every_field_of_a_filter,
         b13_l28_runs_are_found_by_principal_cause_and_key,
         runs_are_counted,
+        e25_unfinished_runs_are_counted_up_to_a_limit,
     }
     artifacts {
         l16_content_is_read_by_its_id_from_any_offset,

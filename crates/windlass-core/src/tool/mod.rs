@@ -194,6 +194,14 @@ impl Tool {
         self.with(|spec| spec.guards.concurrency = Concurrency::Keyed(key))
     }
 
+    /// Makes its attempts go through the circuit breaker of this target: after several failures in a row, no attempt is
+    /// made for a while. Tools with the same target share a breaker. Refused at registration for a durable tool, which
+    /// makes no attempts.
+    #[must_use]
+    pub fn breaker(self, target: impl Into<Arc<str>>) -> Self {
+        self.with(|spec| spec.guards.breaker = spec::Breaker::Target(target.into()))
+    }
+
     /// Sets what happens to a doubt that neither a message nor `reconcile` settles.
     #[must_use]
     pub fn on_doubt(self, policy: OnDoubt) -> Self {

@@ -357,6 +357,30 @@ pub struct Guards {
     pub background: Background,
     /// What happens to its runs when their owner dies.
     pub recovery: Recovery,
+    /// The target whose circuit breaker its attempts go through.
+    pub breaker: Breaker,
+}
+
+/// The circuit breaker of a tool. Tools with the same target share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Breaker {
+    /// The host and port of a tool that makes HTTP requests; none for other tools.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// The breaker of this target.
+    Target(Arc<str>),
+}
+
+impl Breaker {
+    /// The target, if it is known.
+    pub fn target(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Target(target) => Some(target),
+            Self::Auto | Self::Off => None,
+        }
+    }
 }
 
 /// What happens to a tool's runs when the process that owns them dies. For runs that another system completes, see

@@ -536,6 +536,12 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     if durable && (limits.timeout.is_some() || limits.retry.is_some() || limits.heartbeat.is_some()) {
         return no("a durable body cannot have a timeout, retry or heartbeat; set a deadline, or limits on its steps");
     }
+    if durable && spec.guards.breaker.target().is_some() {
+        return no("a durable body makes no attempts, so it has no breaker; set it on the tools that it calls");
+    }
+    if spec.guards.breaker.target().is_some_and(|target| target.is_empty()) {
+        return no("the target of a breaker needs a name");
+    }
     if spec.effect == Effect::Readonly && spec.hints.destructive {
         return no("a readonly tool destroys nothing; drop `destructive` or change the effect");
     }

@@ -73,7 +73,8 @@ pub(super) async fn metrics(State(app): State<Shared>, _authorized: Authorized<R
             None
         }
     };
-    let text = app.metrics.text(counts, healthy, app.windlass.toolbox().tools().len(), app.bytes.used());
+    let mut text = app.metrics.text(counts, healthy, app.windlass.toolbox().tools().len(), app.bytes.used());
+    crate::metrics::add_breakers(&mut text, &app.windlass.runtime().breakers());
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

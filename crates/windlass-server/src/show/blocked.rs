@@ -151,6 +151,9 @@ fn move_reason(why: &Why) -> MoveReason {
             holder: holder.as_ref().map(operation_ref),
             other_principal: *other_principal,
         },
+        Why::Breaker { target, until } => {
+            MoveReason::Breaker { target: target.to_string(), until: until.map(Into::into) }
+        }
         Why::CleaningUp { by, reason, until } => {
             MoveReason::CleaningUp { by: by.clone(), reason: reason.clone(), until: (*until).into() }
         }

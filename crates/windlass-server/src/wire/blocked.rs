@@ -359,6 +359,14 @@ pub enum MoveReason {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         other_principal: bool,
     },
+    /// The operation waits for the circuit breaker of its target.
+    Breaker {
+        /// The target.
+        target: String,
+        /// When an attempt is let through; absent while another attempt tests the target.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Time>,
+    },
     /// The run was cancelled and cleans up.
     CleaningUp {
         /// Who cancelled it.

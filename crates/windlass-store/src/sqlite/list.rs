@@ -35,6 +35,10 @@ const AFTER_EVERY_ID: [u8; 17] = [0xff; 17];
 /// Counts unfinished runs by phase, with an index that has only those.
 const COUNT_OPEN: &str = "SELECT phase, count(*) FROM runs INDEXED BY runs_open WHERE phase < 4 GROUP BY phase";
 
+/// Counts at most this many runs, in the order of the index.
+const COUNT_UNFINISHED: &str = "SELECT phase, count(*) FROM
+    (SELECT phase FROM runs INDEXED BY runs_open WHERE phase < 4 LIMIT ?1) GROUP BY phase";
+
 const COUNT_ENDED: &str = "SELECT count(*) FROM runs INDEXED BY runs_ended WHERE ended IS NOT NULL";
 
 const COUNT_INBOX: &str = "SELECT count(*) FROM runs INDEXED BY runs_inbox WHERE doubts IS NOT NULL OR asks = 1";
@@ -82,20 +86,32 @@ impl Readers {
             };
             let mut counts =
                 Counts { finished: number(COUNT_ENDED)?, inbox: number(COUNT_INBOX)?, ..Counts::default() };
-            let mut statement = view.prepare_cached(COUNT_OPEN)?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                let count = row.get::<_, i64>(1)?.unsigned_abs();
-                match row.get::<_, i64>(0)? {
-                    0 => counts.queued = count,
-                    1 => counts.running = count,
-                    2 => counts.suspended = count,
-                    _ => counts.held = count,
-                }
-            }
+            add_by_phase(&mut counts, view.prepare_cached(COUNT_OPEN)?.query([])?)?;
             Ok(counts)
         })
     }
+
+    pub(super) fn unfinished(&self, limit: u64) -> Result<Counts, StoreError> {
+        self.with_reader(None, |connection| {
+            let mut counts = Counts::default();
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            add_by_phase(&mut counts, connection.prepare_cached(COUNT_UNFINISHED)?.query([limit])?)?;
+            Ok(counts)
+        })
+    }
+}
+
+fn add_by_phase(counts: &mut Counts, mut rows: rusqlite::Rows<'_>) -> rusqlite::Result<()> {
+    while let Some(row) = rows.next()? {
+        let count = row.get::<_, i64>(1)?.unsigned_abs();
+        match row.get::<_, i64>(0)? {
+            0 => counts.queued = count,
+            1 => counts.running = count,
+            2 => counts.suspended = count,
+            _ => counts.held = count,
+        }
+    }
+    Ok(())
 }
 
 /// The statement of a filter, and its arguments from the third on.

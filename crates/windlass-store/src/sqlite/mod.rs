@@ -361,6 +361,10 @@ impl Queries for SqliteStore {
         Box::pin(async move { self.readers.has_message(run, &dedupe) })
     }
 
+    fn unfinished(&self, limit: u64) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        Box::pin(async move { self.readers.unfinished(limit) })
+    }
+
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         Box::pin(async move { self.readers.counts() })
     }

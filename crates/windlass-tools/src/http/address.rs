@@ -52,6 +52,12 @@ fn pair(text: &str) -> Result<(String, Template), BadTemplate> {
     Ok((name.to_owned(), value.parse()?))
 }
 
+/// The target of requests to this address, for its circuit breaker: host and port.
+pub(crate) fn target_of(base: &Url) -> std::sync::Arc<str> {
+    let origin = base.origin();
+    format!("{}:{}", origin.host, origin.port).into()
+}
+
 impl Address {
     /// Scheme, host and port.
     pub fn base(&self) -> &Url {

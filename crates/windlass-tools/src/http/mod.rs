@@ -11,7 +11,7 @@ mod status;
 mod template;
 
 pub use address::Address;
-pub(crate) use address::{check_segment, exactly};
+pub(crate) use address::{check_segment, exactly, target_of};
 pub(crate) use exchange::{Exchange, exchange};
 pub use reconcile::HappenedWhen;
 pub use request::{Problem, Request, effect_of};

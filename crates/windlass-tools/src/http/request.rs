@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
+use windlass::tool::spec::Breaker;
 use windlass::tool::{Atomic, Schemas};
 use windlass::{Call, Effect, Output, Tool, ToolError, ToolResult, ToolSpec};
 
-use super::address::Address;
+use super::address::{Address, target_of};
 use super::body::{Body, Json};
 use super::exchange::{Exchange, exchange};
 use super::template::{Scope, Template};
@@ -253,6 +254,9 @@ impl Request {
     /// outside.
     pub fn tool(self, client: Client, mut spec: ToolSpec, schemas: Schemas) -> Tool {
         spec.hints.open_world = true;
+        if spec.guards.breaker == Breaker::Auto {
+            spec.guards.breaker = Breaker::Target(target_of(self.address.base()));
+        }
         Tool::atomic(spec, schemas, RequestBody(Arc::new((self, client))))
     }
 }

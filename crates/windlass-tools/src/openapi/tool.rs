@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
+use windlass::tool::spec::Breaker;
 use windlass::tool::{Atomic, Body};
 use windlass::{Call, Output, Tool, ToolError, ToolResult, ToolSpec};
 
@@ -11,7 +12,7 @@ use super::document::Document;
 use super::operation::{Operation, Piece};
 use super::parameter::ParameterIn;
 use super::{Options, Problem};
-use crate::http::{Exchange, exactly, exchange, header_name, header_value};
+use crate::http::{Exchange, exactly, exchange, header_name, header_value, target_of};
 use crate::net::{Client, HeaderMap, HeaderValue, Outgoing};
 use crate::secret::{Redactor, Secrets};
 
@@ -33,6 +34,9 @@ pub(crate) fn tool(
 ) -> Result<Tool, Problem> {
     spec.effect = operation.effect;
     spec.hints.open_world = true;
+    if spec.guards.breaker == Breaker::Auto {
+        spec.guards.breaker = Breaker::Target(target_of(&operation.base));
+    }
     let body = Arc::new(OperationTool { operation, client: options.client.clone(), secrets: options.secrets.clone() });
     if !lazy {
         let schemas = body.operation.schemas(&document.view())?;

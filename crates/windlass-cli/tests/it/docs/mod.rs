@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 20] = [
+const CHAPTERS: [&str; 21] = [
     "start",
     "agent-backend",
     "tools",
@@ -22,6 +22,7 @@ const CHAPTERS: [&str; 20] = [
     "scripts",
     "bodies",
     "outputs",
+    "overload",
     "runs",
     "sessions",
     "session-tools",
@@ -118,6 +119,7 @@ chapters! {
     the_examples_of_the_chapter_on_scripts_work: "scripts";
     the_examples_of_the_chapter_on_durable_bodies_work: "bodies";
     the_examples_of_the_chapter_on_outputs_work: "outputs";
+    the_examples_of_the_chapter_on_overload_work: "overload";
     the_examples_of_the_chapter_on_runs_work: "runs";
     the_examples_of_the_chapter_on_sessions_work: "sessions";
     the_examples_of_the_chapter_on_the_tools_of_sessions_work: "session-tools";

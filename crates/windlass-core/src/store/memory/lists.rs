@@ -29,9 +29,19 @@ impl Inner {
         found
     }
 
+    pub(super) fn unfinished(&self, limit: u64) -> Counts {
+        let unfinished = self.runs.values().filter(|entry| !entry.is_finished());
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Counts { inbox: 0, ..Self::count(unfinished.take(limit)) }
+    }
+
     pub(super) fn counts(&self) -> Counts {
+        Self::count(self.runs.values())
+    }
+
+    fn count<'a>(runs: impl Iterator<Item = &'a RunRow>) -> Counts {
         let mut counts = Counts::default();
-        for entry in self.runs.values() {
+        for entry in runs {
             let count = match entry.state {
                 RunState::Queued => &mut counts.queued,
                 RunState::Running => &mut counts.running,

@@ -226,6 +226,20 @@ pub(super) fn b13_lists_match_every_field_of_a_filter(store: &dyn Store) {
     assert_eq!(latest(store, Filter { session: Some("t".into()), ..Filter::running() }, None, 1), [8]);
 }
 
+pub(super) fn e25_unfinished_runs_are_counted_up_to_a_limit(store: &dyn Store) {
+    let count = |limit| {
+        let Counts { queued, running, suspended, held, finished, inbox } = must(block_on(store.unfinished(limit)));
+        [queued, running, suspended, held, finished, inbox]
+    };
+    assert_eq!(count(9), [0; 6]);
+    Owner::create(store, 1);
+    Owner::create(store, 2).suspend(0, None);
+    Owner::create(store, 3).write(vec![Change::State(finished())]);
+    must(outside(store, vec![start(4, new(4))]));
+    assert_eq!(count(9), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(count(2).iter().sum::<u64>(), 2);
+}
+
 pub(super) fn runs_are_counted(store: &dyn Store) {
     assert_eq!(must(block_on(store.counts())), Counts::default());
     must(outside(store, vec![start(1, new(1)), start(2, new(2))]));
