@@ -1,5 +1,6 @@
 //! The command line: commands, options and their help.
 
+mod files;
 mod inbox;
 mod runs;
 mod session_settings;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+pub use files::FilesCommand;
 pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
 pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
 pub use session_settings::{SettingName, SettingsArgs, TurnName, WakeName};
@@ -127,6 +129,12 @@ pub enum Command {
         /// The subcommand.
         #[command(subcommand)]
         command: SessionsCommand,
+    },
+    /// List, read, write and delete the files of a session
+    Files {
+        /// The subcommand.
+        #[command(subcommand)]
+        command: FilesCommand,
     },
     /// Answer a wait or a pending call by its reply key
     Resolve(ResolveArgs),
