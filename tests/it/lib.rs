@@ -83,3 +83,7 @@ struct SessionTools;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/turns.md")]
 struct Turns;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/files.md")]
+struct Files;

@@ -289,7 +289,7 @@ impl Matrix {
             }
             Program => {
                 let tool = json!({"name": format!("tool{}", self.made), "description": "d"});
-                let client = ada.post("/v1/clients", json!({"tools": [tool]})).await.is(201);
+                let client = ada.post("/v1/clients", json!({"tools": [tool], "everywhere": true})).await.is(201);
                 words.push(("client", client["client"].as_str().unwrap().to_owned()));
             }
             Token => {
