@@ -264,10 +264,11 @@ fn is_preflight(app: &Shared, method: &Method, origin: Option<&HeaderValue>) -> 
 
 fn preflight() -> Response {
     let headers = [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, DELETE"),
         (
             header::ACCESS_CONTROL_ALLOW_HEADERS,
-            "authorization, content-type, idempotency-key, windlass-principal, last-event-id, range, accept",
+            "authorization, content-type, idempotency-key, windlass-principal, last-event-id, range, accept, if-match, \
+             if-none-match",
         ),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ];

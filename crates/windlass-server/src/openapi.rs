@@ -72,6 +72,9 @@ pub(crate) fn base() -> OpenApi {
 /// Adds to every operation its id, its problems and the principal that it may name, and to every POST the
 /// `Idempotency-Key`.
 pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
+    // The router's notation for a parameter with several names is not valid in OpenAPI.
+    let paths = std::mem::take(&mut api.paths.paths);
+    api.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     for (path, item) in &mut api.paths.paths {
         for (method, operation) in [("get", &mut item.get), ("delete", &mut item.delete)] {
             let Some(operation) = operation else { continue };

@@ -136,6 +136,23 @@ impl Api {
         self.send(request(Method::PUT, path, Some(json_bytes(body)?))?).await.map(drop)
     }
 
+    /// Sends a file as the body of a PUT request, with a condition on the current one.
+    pub async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        condition: Option<(header::HeaderName, header::HeaderValue)>,
+        length: Option<u64>,
+        content: Body,
+    ) -> Result<T> {
+        let mut request = request(Method::PUT, path, None)?;
+        let headers = request.headers_mut();
+        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/octet-stream"));
+        headers.extend(length.map(|length| (header::CONTENT_LENGTH, length.into())));
+        headers.extend(condition);
+        *request.body_mut() = content;
+        self.read(self.send(request).await?).await
+    }
+
     /// Sends a DELETE request.
     pub async fn delete(&self, path: &str) -> Result<()> {
         self.send(request(Method::DELETE, path, None)?).await.map(drop)

@@ -1,6 +1,7 @@
 //! The command line: commands, options and their help.
 
 mod connections;
+mod files;
 mod inbox;
 mod runs;
 mod session_settings;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub use connections::ConnectionsCommand;
+pub use files::FilesCommand;
 pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
 pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
 pub use session_settings::{SettingName, SettingsArgs, TurnName, WakeName};
@@ -135,6 +137,12 @@ pub enum Command {
         /// The subcommand.
         #[command(subcommand)]
         command: ConnectionsCommand,
+    },
+    /// List, read, write and delete the files of a session
+    Files {
+        /// The subcommand.
+        #[command(subcommand)]
+        command: FilesCommand,
     },
     /// Answer a wait or a pending call by its reply key
     Resolve(ResolveArgs),

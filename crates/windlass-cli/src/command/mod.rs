@@ -2,6 +2,7 @@
 
 mod call;
 mod connections;
+mod files;
 mod inbox;
 mod list;
 mod maintenance;
@@ -150,6 +151,7 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
         Command::Token { command } => tokens::run(command, api, out).await,
         Command::Sessions { command } => sessions::run(command, api, out).await,
         Command::Connections { command } => connections::run(command, api, out).await,
+        Command::Files { command } => files::run(command, api, out).await,
         Command::Gc => maintenance::gc(api, out).await,
         Command::Backup { to } => maintenance::backup(&to, api, out).await,
         // The others need no API, or open it themselves.

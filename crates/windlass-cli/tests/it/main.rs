@@ -8,6 +8,7 @@ mod bad_input;
 mod calls;
 mod demo;
 mod docs;
+mod files;
 mod full_disk;
 mod hostile;
 mod http;

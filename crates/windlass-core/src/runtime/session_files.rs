@@ -100,7 +100,7 @@ impl SessionFiles {
             }
             error => error.into(),
         })?;
-        self.replace(path, content, FileEncoding::of(&start), expect).await
+        Ok(self.replace(path, content, FileEncoding::of(&start), expect).await?.0)
     }
 
     /// Deletes a file or an empty directory. Returns whether there was one.
@@ -141,10 +141,10 @@ impl SessionFiles {
         content: Stored,
         encoding: FileEncoding,
         expect: FileExpectation,
-    ) -> Result<FileInfo, FileError> {
+    ) -> Result<(FileInfo, bool), FileError> {
         let limits = self.runtime.kernel.env.limits.files;
         match self.change(FileChange::Write { path, content, encoding, expect, limits }).await? {
-            SessionAnswer::FileWritten { file, .. } => Ok(file),
+            SessionAnswer::FileWritten { file, created } => Ok((file, created)),
             answer => Err(StoreError::Unknown(format!("the store answered {answer:?} to the write of a file")).into()),
         }
     }
@@ -194,6 +194,11 @@ impl FileWriter {
 
     /// Writes the file, which is durable when this returns.
     pub async fn finish(self) -> Result<FileInfo, FileError> {
+        Ok(self.finish_created().await?.0)
+    }
+
+    /// Like [`finish`](FileWriter::finish), and whether there was no file before.
+    pub async fn finish_created(self) -> Result<(FileInfo, bool), FileError> {
         let Self { files, path, expect, artifact, start } = self;
         let stored = artifact.finish().await.map_err(|error| file_error(error, &files.session, &path))?;
         let Some(content) = stored.stored_content() else {

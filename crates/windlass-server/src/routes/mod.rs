@@ -17,6 +17,7 @@ mod run_commands;
 mod runs;
 mod session_data;
 mod session_events;
+mod session_files;
 mod session_tools;
 mod session_turns;
 mod sessions;
@@ -81,6 +82,9 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(session_data::get, session_data::set, session_data::delete))
         .routes(routes!(session_data::list_secrets))
         .routes(routes!(session_data::set_secret, session_data::delete_secret))
+        .routes(routes!(session_files::list))
+        .routes(routes!(session_files::read, session_files::write, session_files::delete))
+        .routes(routes!(session_files::search))
         .routes(routes!(artifacts::store))
         .routes(routes!(artifacts::read))
         .routes(routes!(tokens::list, tokens::create))

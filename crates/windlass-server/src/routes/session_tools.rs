@@ -45,6 +45,8 @@ pub(super) async fn put(
     Json(request): Json<SessionToolsRequest>,
 ) -> ApiResult {
     let session = session(&app, &authorized.identity, &name).await?;
+    // Before the request is checked: a session of another principal and none are refused alike.
+    existing(&session).await?;
     let names = |names: Vec<String>| names.into_iter().map(Arc::from).collect::<Vec<_>>();
     let SessionToolsRequest { reset, only, show, reveal, hide } = request;
     let (only, show, reveal, hide) = (only.map(names), names(show), names(reveal), names(hide));

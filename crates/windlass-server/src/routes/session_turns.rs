@@ -71,7 +71,10 @@ pub(super) async fn context(
     authorized: Authorized<Read>,
     PathParam(name): PathParam<String>,
 ) -> ApiResult {
-    let report = session(&app, &authorized.identity, &name).await?.context().await?;
+    let session = session(&app, &authorized.identity, &name).await?;
+    // The same words for a session of another principal and for none.
+    existing(&session).await?;
+    let report = session.context().await?;
     let used_percent = report.used_percent();
     let ContextReport { model, window, input_tokens, sections } = report;
     let sections = sections.into_iter().map(|section| ContextSectionView {

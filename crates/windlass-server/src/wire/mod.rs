@@ -16,6 +16,7 @@ mod problem;
 mod raw;
 mod run;
 mod session;
+mod session_file;
 mod session_turn;
 mod time;
 mod token;
@@ -47,6 +48,7 @@ pub use session::{
     MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionToolsRequest,
     SessionToolsView, SessionView,
 };
+pub use session_file::{FileEntry, FileKind, FileLine, FilePage, FileSearch};
 pub use session_turn::{
     ContextSectionView, ContextView, IdleResponse, MessageEvent, SessionEvent, SessionEventPage, SettingsRequest,
     SettingsView, TurnMode, UnfinishedRun, WakeMode,

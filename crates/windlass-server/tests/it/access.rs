@@ -187,7 +187,7 @@ async fn l23_foreign_host_names_and_origins_are_refused() {
     assert_eq!((listed.status, listed.header("access-control-allow-origin")), (200, "https://app.example"));
     let headers = [("origin", "https://app.example"), ("access-control-request-method", "POST")];
     let preflight = world.client.send("OPTIONS", "/v1/calls", &headers, "".into()).await;
-    assert_eq!((preflight.status, preflight.header("access-control-allow-methods")), (204, "GET, POST, DELETE"));
+    assert_eq!((preflight.status, preflight.header("access-control-allow-methods")), (204, "GET, POST, PUT, DELETE"));
     let closed = world.client.send("OPTIONS", "/v1/calls", &[("origin", &own)], "".into()).await;
     assert_eq!(closed.header("access-control-allow-methods"), "");
     // A foreign page can send plain text without a preflight request, but not JSON.

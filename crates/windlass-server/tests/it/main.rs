@@ -18,6 +18,7 @@ mod net;
 mod openapi;
 mod runs;
 mod server;
+mod session_files;
 mod session_tools;
 mod sessions;
 mod shutdown;

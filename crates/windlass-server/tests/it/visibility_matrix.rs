@@ -28,7 +28,7 @@ enum Names {
     Connection,
     /// A run that has ended.
     Ended,
-    /// A session with a message, a value and a secret.
+    /// A session with a message, a value, a secret and a file.
     Session,
     /// A session that is closed.
     Closed,
@@ -122,6 +122,20 @@ fn table() -> Vec<Row> {
         ("PUT", "/v1/sessions/{session}/secrets/{name}", json!({"value": "x"}), Session,
                                                                                   "204 204 404 403 204 403 403 403 401 401 401"),
         ("DELETE", "/v1/sessions/{session}/secrets/{name}", no(), Session,        "204 204 404 403 204 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/idle", no(), Session,                     "200 200 404 200 403 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/context", no(), Session,                  "200 200 404 200 403 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/tools", no(), Session,                    "200 200 404 200 403 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/tools", empty(), Session,                 "422 422 404 403 422 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/tools", json!({"hide": ["pay"]}), Session, "200 200 404 403 200 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/files", no(), Session,                    "200 200 404 200 403 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/files-search?pattern=ada", no(), Session, "200 200 404 200 403 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/files/{name}", no(), Session,             "200 200 404 200 403 403 403 403 401 401 401"),
+        ("GET", "/v1/sessions/{session}/files/none", no(), Session,               "404 404 404 404 403 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/files/{name}", json!("x"), Session,       "200 200 404 403 200 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/files/sub/new", json!("x"), Session,      "201 201 404 403 201 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/files/dir?directory=true", no(), Session, "201 201 404 403 201 403 403 403 401 401 401"),
+        ("PUT", "/v1/sessions/{session}/files/{name}", json!("x"), Closed,        "409 409 404 403 409 403 403 403 401 401 401"),
+        ("DELETE", "/v1/sessions/{session}/files/{name}", no(), Session,          "204 204 404 403 204 403 403 403 401 401 401"),
         // Artifacts.
         ("POST", "/v1/artifacts?session={session}", json!("content"), Session,    "201 201 404 403 201 403 403 403 401 401 401"),
         ("GET", "/v1/artifacts/{id}?session={session}", no(), Artifact,           "200 200 404 200 403 403 403 403 401 401 401"),
@@ -262,6 +276,7 @@ impl Matrix {
                 put("", json!({"title": "Title of ada"})).await;
                 put("/data/entry", json!({"value": "value of ada"})).await;
                 put("/secrets/entry", json!({"value": "hidden"})).await;
+                put("/files/entry", json!("file of ada")).await;
                 let message = json!({"author": "user", "text": "message of ada"});
                 ada.post(&format!("/v1/sessions/{session}/messages"), message).await.is(201);
                 if names == Artifact {
@@ -275,7 +290,7 @@ impl Matrix {
             }
             Program => {
                 let tool = json!({"name": format!("tool{}", self.made), "description": "d"});
-                let client = ada.post("/v1/clients", json!({"tools": [tool]})).await.is(201);
+                let client = ada.post("/v1/clients", json!({"tools": [tool], "everywhere": true})).await.is(201);
                 words.push(("client", client["client"].as_str().unwrap().to_owned()));
             }
             Token => {

@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 21] = [
+const CHAPTERS: [&str; 22] = [
     "start",
     "agent-backend",
     "tools",
@@ -27,6 +27,7 @@ const CHAPTERS: [&str; 21] = [
     "sessions",
     "session-tools",
     "turns",
+    "files",
     "promise",
     "config",
     "people",
@@ -124,6 +125,7 @@ chapters! {
     the_examples_of_the_chapter_on_sessions_work: "sessions";
     the_examples_of_the_chapter_on_the_tools_of_sessions_work: "session-tools";
     the_examples_of_the_chapter_on_turns_work: "turns";
+    the_examples_of_the_chapter_on_files_work: "files";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
