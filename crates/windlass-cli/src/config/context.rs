@@ -106,6 +106,7 @@ impl ReadContext {
                 other => other,
             };
             let warning = match reference.read() {
+                _ if reference.is_of_call() => None,
                 Ok(_) => reference.warning(),
                 Err(problem) => Some(format!("{problem}; tools that need it fail until it is available")),
             };

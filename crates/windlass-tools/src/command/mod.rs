@@ -189,11 +189,13 @@ impl Command {
 
 impl Command {
     /// The command with the current values of its secrets.
-    fn with_secrets(&self) -> ToolResult<Self> {
+    async fn with_secrets(&self, call: &Call) -> ToolResult<Self> {
+        let names = self.secret_env.values().flat_map(Text::secrets);
+        let secrets = self.secrets.for_call(names, call).await?;
         let mut seen = Redactor::default();
         let mut command = self.clone();
         for (name, text) in &self.secret_env {
-            let value = text.resolve_noting(&self.secrets, &mut seen);
+            let value = text.resolve_noting(&secrets, &mut seen);
             let value = value.map_err(|error| ToolError::unavailable(format!("env.{name}: {error}")))?;
             command.env.insert(name.clone(), value.expose().to_owned());
         }
@@ -217,7 +219,7 @@ impl Atomic for Body {
 
 /// Runs a command once.
 async fn output(command: Arc<Command>, call: Call) -> ToolResult<ToolOutput> {
-    let command = if command.secret_env.is_empty() { command } else { Arc::new(command.with_secrets()?) };
+    let command = if command.secret_env.is_empty() { command } else { Arc::new(command.with_secrets(&call).await?) };
     command.check().map_err(|bad| ToolError::unavailable(format!("`{}`: {bad}", call.tool())))?;
     #[cfg(target_os = "linux")]
     {

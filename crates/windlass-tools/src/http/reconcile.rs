@@ -40,7 +40,7 @@ impl Request {
             let this = this.clone();
             async move {
                 let (request, client, when) = &*this;
-                let (outgoing, seen) = request.fill(&call)?;
+                let (outgoing, seen) = request.fill(&call).await?;
                 let response = send(client, &call, outgoing, &Exchange::default()).await;
                 let response = response.map_err(|error| ToolError::failed(seen.redact(&error.to_string())))?;
                 let found = judge(&response, when)?;

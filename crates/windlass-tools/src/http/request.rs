@@ -227,9 +227,11 @@ impl Request {
     }
 
     /// The request for these arguments, and a redactor with the secrets it contains.
-    pub(super) fn fill(&self, call: &Call) -> Result<(Outgoing, Redactor), ToolError> {
+    pub(super) async fn fill(&self, call: &Call) -> Result<(Outgoing, Redactor), ToolError> {
+        let names: Vec<&str> = self.templates().flat_map(|(_, template)| template.secrets()).collect();
+        let secrets = self.secrets.for_call(names.into_iter(), call).await?;
         let key = call.idempotency_key();
-        let mut scope = Scope { args: call.args(), key: &key, secrets: &self.secrets, seen: Redactor::default() };
+        let mut scope = Scope { args: call.args(), key: &key, secrets: &secrets, seen: Redactor::default() };
         let url = self.address.fill(&mut scope)?;
         let mut headers = HeaderMap::new();
         headers.insert("accept", HeaderValue::from_static("application/json, text/*;q=0.9, */*;q=0.5"));
@@ -268,7 +270,7 @@ impl Atomic for RequestBody {
         let this = self.0.clone();
         Box::pin(async move {
             let (request, client) = &*this;
-            let (outgoing, seen) = request.fill(&call)?;
+            let (outgoing, seen) = request.fill(&call).await?;
             exchange(client, &call, outgoing, &request.exchange, &seen).await
         })
     }

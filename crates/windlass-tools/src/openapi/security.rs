@@ -83,6 +83,11 @@ impl Credential {
         if let CredentialForm::Query(name) = &self.form { Some(name) } else { None }
     }
 
+    /// The names of the secrets it mentions.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.text.secrets()
+    }
+
     /// Adds it to a request.
     pub(crate) fn add(
         &self,

@@ -58,7 +58,9 @@ impl Atomic for OperationBody {
         let this = self.0.clone();
         Box::pin(async move {
             let mut seen = Redactor::default();
-            let outgoing = this.operation.request(call.args(), &this.secrets, &mut seen)?;
+            let names = this.operation.credentials.iter().flat_map(|credential| credential.secrets());
+            let secrets = this.secrets.for_call(names, &call).await?;
+            let outgoing = this.operation.request(call.args(), &secrets, &mut seen)?;
             exchange(&this.client, &call, outgoing, &Exchange::default(), &seen).await
         })
     }

@@ -1,7 +1,9 @@
 //! Secrets: named where they are used, stored elsewhere, read when they are needed.
 //!
-//! A configuration says where a secret is stored (`env:STRIPE_KEY`, `file:/run/secrets/stripe`), never its value. It is
-//! read again for every call, so replacing it needs no restart. Its value is in no error, log or record.
+//! A configuration says where a secret is stored (`env:STRIPE_KEY`, `file:/run/secrets/stripe`, `session:stripe`,
+//! `connection:stripe`), never its value. It is read again for every call, so replacing it needs no restart. Its value is
+//! in no error, log or record. Only the configuration says what is stored in a session, so that a session can replace no
+//! secret of the configuration.
 
 mod redact;
 mod text;
@@ -10,6 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use windlass::{Call, ToolResult};
 
 pub use redact::Redactor;
 pub(crate) use text::Piece;
@@ -45,13 +49,17 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Where a secret is stored: `env:NAME` or `file:PATH`.
+/// Where a secret is stored: `env:NAME`, `file:PATH`, `session:NAME` or `connection:PROVIDER`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// A variable of this process's environment.
     Env(String),
     /// A file. A line break at its end is not part of the secret.
     File(PathBuf),
+    /// A secret of the session that the call belongs to.
+    Session(String),
+    /// The credential of the principal that the call acts for.
+    Connection(String),
 }
 
 /// A secret that cannot be read, or a reference that is invalid. Never contains the value.
@@ -65,10 +73,15 @@ impl std::str::FromStr for Reference {
     fn from_str(text: &str) -> Result<Self, SecretError> {
         let usable = |rest: &&str| !rest.is_empty() && !rest.contains(['=', '\0']);
         // An invalid reference may be the secret itself, so the message does not repeat it.
-        let bad = || SecretError("a secret is given as `env:NAME` or `file:PATH`, not by its value".to_owned());
+        let bad = || {
+            let ways = "`env:NAME`, `file:PATH`, `session:NAME` or `connection:PROVIDER`";
+            SecretError(format!("a secret is given as {ways}, not by its value"))
+        };
         match text.split_once(':').ok_or_else(bad)? {
             ("env", name) if usable(&name) => Ok(Self::Env(name.to_owned())),
             ("file", path) if !path.is_empty() => Ok(Self::File(path.into())),
+            ("session", name) if !name.is_empty() => Ok(Self::Session(name.to_owned())),
+            ("connection", provider) if !provider.is_empty() => Ok(Self::Connection(provider.to_owned())),
             _ => Err(bad()),
         }
     }
@@ -79,11 +92,37 @@ impl fmt::Display for Reference {
         match self {
             Self::Env(name) => write!(f, "env:{name}"),
             Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Session(name) => write!(f, "session:{name}"),
+            Self::Connection(provider) => write!(f, "connection:{provider}"),
         }
     }
 }
 
 impl Reference {
+    /// Whether only a call can read it.
+    pub fn is_of_call(&self) -> bool {
+        matches!(self, Self::Session(_) | Self::Connection(_))
+    }
+
+    /// Reads the value for a call. The inner error is for the caller of the tool.
+    async fn read_for(&self, call: &Call) -> ToolResult<Result<Secret, SecretError>> {
+        match self {
+            Self::Session(name) => {
+                let Some(session) = call.session() else {
+                    return Ok(Err(SecretError(format!("{self}: the call belongs to no session; make it in one"))));
+                };
+                let missing = || {
+                    let session = session.name();
+                    let way = format!("set it with `windlass sessions secrets set {session} {name}`");
+                    SecretError(format!("{self}: session {session:?} has no such secret; {way}"))
+                };
+                Ok(session.secret(name).await?.map(|value| Secret::new(&value)).ok_or_else(missing))
+            }
+            Self::Connection(provider) => Ok(Ok(Secret::new(call.connection(provider).await?.expose()))),
+            _ => Ok(self.read()),
+        }
+    }
+
     /// Reads the current value.
     pub fn read(&self) -> Result<Secret, SecretError> {
         let value = match self {
@@ -97,6 +136,9 @@ impl Reference {
             Self::File(path) => {
                 let text = read_file(path).map_err(|problem| SecretError(format!("{self}: {problem}")))?;
                 text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text)).unwrap_or(&text).to_owned()
+            }
+            Self::Session(_) | Self::Connection(_) => {
+                return Err(SecretError(format!("{self}: only a call can read it")));
             }
         };
         if value.is_empty() {
@@ -142,12 +184,27 @@ fn mode_of(_: &std::fs::Metadata) -> Option<u32> {
 
 /// The secrets of a configuration: their names, and where they are stored. Clones share the table.
 #[derive(Clone, Debug, Default)]
-pub struct Secrets(Arc<BTreeMap<String, Reference>>);
+pub struct Secrets(Arc<BTreeMap<String, Reference>>, OfCall);
+
+/// The secrets of a session or a connection that were read for one call.
+type OfCall = Option<Arc<BTreeMap<String, Result<Secret, SecretError>>>>;
 
 impl Secrets {
     /// A table of names and references.
     pub fn new(table: impl IntoIterator<Item = (String, Reference)>) -> Self {
-        Self(Arc::new(table.into_iter().collect()))
+        Self(Arc::new(table.into_iter().collect()), None)
+    }
+
+    /// The table with those of the named secrets that are stored in the session of a call or in a connection. A missing
+    /// connection is the error with which the call waits for it.
+    pub(crate) async fn for_call<'n>(&self, names: impl Iterator<Item = &'n str>, call: &Call) -> ToolResult<Self> {
+        let mut read = BTreeMap::new();
+        for name in names {
+            if let Some(reference) = self.0.get(name).filter(|reference| reference.is_of_call()) {
+                read.insert(name.to_owned(), reference.read_for(call).await?);
+            }
+        }
+        Ok(Self(self.0.clone(), (!read.is_empty()).then(|| Arc::new(read))))
     }
 
     /// Names and references, sorted by name.
@@ -167,7 +224,8 @@ impl Secrets {
             true => SecretError(format!("there is no secret `{name}`: none are configured")),
             false => SecretError(format!("there is no secret `{name}`; configured are {}", names())),
         })?;
-        reference.read().map_err(|SecretError(problem)| SecretError(format!("secret `{name}`: {problem}")))
+        let read = self.1.as_ref().and_then(|read| read.get(name)).cloned().unwrap_or_else(|| reference.read());
+        read.map_err(|SecretError(problem)| SecretError(format!("secret `{name}`: {problem}")))
     }
 
     /// A redactor for every secret that can be read now.
@@ -227,9 +285,10 @@ mod tests {
         }
         let secrets = Secrets::new([("a".to_owned(), Reference::Env("A".to_owned()))]);
         assert_eq!(secrets.resolve("b").unwrap_err().to_string(), "there is no secret `b`; configured are `a`");
-        for wrong in ["sk_live_123", "env:", "env:A=B", "file:", "vault:x", ""] {
+        for wrong in ["sk_live_123", "session:", "connection:", "env:", "env:A=B", "file:", "vault:x", ""] {
             let error = wrong.parse::<Reference>().unwrap_err().to_string();
-            assert_eq!(error, "a secret is given as `env:NAME` or `file:PATH`, not by its value", "{wrong}");
+            let ways = "`env:NAME`, `file:PATH`, `session:NAME` or `connection:PROVIDER`";
+            assert_eq!(error, format!("a secret is given as {ways}, not by its value"), "{wrong}");
         }
     }
 

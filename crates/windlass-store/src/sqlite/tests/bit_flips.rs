@@ -9,9 +9,10 @@ use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, DataKind, FileChange, FileEncoding, FileExpectation, FileLimits, FileQuery,
-    Files, Filter, KeyPlace, NewMessage, SeenOutcome, SessionAccess, SessionChange, SessionFilter, SessionOperation,
-    SessionPath, SessionWrite, Sessions, SettingsChange, Turn,
+    Access, ArtifactId, Artifacts, Author, ConnectionChange, ConnectionKey, ConnectionWrite, Connections, Credential,
+    DataKind, FileChange, FileEncoding, FileExpectation, FileLimits, FileQuery, Files, Filter, KeyPlace, NewMessage,
+    Rejected, SeenOutcome, SessionChange, SessionFilter, SessionOperation, SessionPath, SessionWrite, Sessions,
+    SettingsChange, Turn,
 };
 use windlass_core::tool::{Content, ToolsChange};
 
@@ -113,6 +114,14 @@ fn fill_sessions(store: &SqliteStore) {
     write("done", SessionChange::Open { title: Some("Done".into()), owner: Some("ada".into()), settings }, None);
     let wakes = NewMessage::text(Author::User, "wake up").wake();
     write("s", SessionChange::Post(wakes), None);
+    let connect = |change| {
+        let (key, at) = (ConnectionKey::new("mail", Some("ada".into())), Timestamp::from_micros(7));
+        block_on(store.write_connection(ConnectionWrite { key, at, change })).unwrap();
+    };
+    let (credential, expires) = (Some(Credential::new("a token")), Some(Timestamp::from_micros(90)));
+    connect(ConnectionChange::Connect { credential, expires, dedupe: None });
+    let which = Rejected::SetBy(Timestamp::from_micros(8));
+    connect(ConnectionChange::Expire { which, problem: "rejected".into() });
     let upload = block_on(store.begin(Access::Session("s".into()), Timestamp::from_micros(9))).unwrap();
     block_on(Artifacts::append(store, upload, b"content of a file".to_vec())).unwrap();
     let content = block_on(Artifacts::finish(store, upload, "text/plain".into())).unwrap();
@@ -259,7 +268,7 @@ impl Rng {
     }
 }
 
-const TABLES: [(&str, &[&str]); 18] = [
+const TABLES: [(&str, &[&str]); 20] = [
     ("file", &["rowid"]),
     ("workers", &["id"]),
     ("sessions", &["id"]),
@@ -279,6 +288,7 @@ const TABLES: [(&str, &[&str]); 18] = [
     ("verdicts", &["run", "key"]),
     ("outcomes", &["session"]),
     ("files", &["session", "path"]),
+    ("connections", &["provider", "principal"]),
 ];
 
 /// A cell of the file: its table, its column, and which row.

@@ -3,8 +3,7 @@
 use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
 use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionAccess, SessionChange, SessionWrite, Sessions,
-    SettingsChange,
+    Access, ArtifactId, Artifacts, Author, Filter, NewMessage, SessionChange, SessionWrite, Sessions, SettingsChange,
 };
 
 use super::super::schema::VERSION;
