@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 18] = [
+const CHAPTERS: [&str; 19] = [
     "start",
     "agent-backend",
     "tools",
@@ -24,6 +24,7 @@ const CHAPTERS: [&str; 18] = [
     "outputs",
     "runs",
     "sessions",
+    "files",
     "promise",
     "config",
     "people",
@@ -118,6 +119,7 @@ chapters! {
     the_examples_of_the_chapter_on_outputs_work: "outputs";
     the_examples_of_the_chapter_on_runs_work: "runs";
     the_examples_of_the_chapter_on_sessions_work: "sessions";
+    the_examples_of_the_chapter_on_files_work: "files";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
