@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 22] = [
+const CHAPTERS: [&str; 23] = [
     "start",
     "agent-backend",
     "tools",
@@ -32,6 +32,7 @@ const CHAPTERS: [&str; 22] = [
     "config",
     "people",
     "principals",
+    "connections",
     "operating",
     "http",
     "testing",
@@ -130,6 +131,7 @@ chapters! {
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
     the_examples_of_the_chapter_on_principals_work: "principals";
+    the_examples_of_the_chapter_on_connections_work: "connections";
     the_examples_of_the_chapter_on_operating_work: "operating";
     the_examples_of_the_chapter_on_http_work: "http";
     the_examples_of_the_chapter_on_testing_work: "testing";

@@ -49,12 +49,13 @@ pub(in crate::sqlite) const DAMAGED: &str = "SELECT NULL, 'the file ' || path ||
     coalesce((SELECT name FROM sessions WHERE id = session), session) FROM files
     WHERE sum != windlass_sum(session, path, parent, blob, size, encoded, readonly, created, updated)";
 
-/// Selects the columns that [`file_of`] reads.
+/// Selects the columns that [`file_of`] reads. The hash of a content whose row is damaged is null.
 macro_rules! select_files {
     ($($which:literal),+) => {
         concat!(
             "SELECT session, path, parent, blob, size, encoded, readonly, created, updated, sum,
-                    (SELECT digest FROM blobs WHERE blobs.id = files.blob)
+                    (SELECT digest FROM blobs WHERE blobs.id = files.blob AND (blobs.sum IS NULL
+                        OR blobs.sum = windlass_sum(blobs.digest, blobs.size, blobs.opening, blobs.media_type)))
              FROM files ",
             $($which),+
         )
