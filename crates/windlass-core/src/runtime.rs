@@ -24,7 +24,6 @@ use crate::activity::watchers::Watchers;
 use crate::admit::{Admission, BreakerPolicy, Breakers, UnfinishedRunLimit};
 use crate::attribution::check_attribution;
 use crate::begin::NewRun;
-use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::connections::{Providers, Refresh};
 use crate::driver::DrivenRun;
@@ -45,7 +44,6 @@ use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Counts, Creation, FileLimits, Filter, Store, StoreError, Turn};
 use crate::time::{Clock, Timestamp, words};
-use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, ToolError, Toolbox, from_output};
 use crate::value::size;
 use crate::watchdog::{Stuck, Watchdog};
@@ -327,7 +325,7 @@ impl Runtime {
     /// Starts one call and returns its run at once, before the store has confirmed it: unlike
     /// [`start_call`](Runtime::start_call), it may not be durable yet when this returns. For tests and benchmarks.
     pub fn start_unconfirmed(&self, call: ToolCall) -> Result<RunId> {
-        background(&self.toolbox, &call)?;
+        submit::background(&self.toolbox, &call)?;
         let work = Work::Call(call).bounded()?;
         let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default(), Vec::new())?;
         Ok(self.kernel.accept(drive)?.run.id)
@@ -587,18 +585,5 @@ pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
 impl Runtime {
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
-    }
-}
-
-/// Refuses a call in the background whose tool does not run there.
-fn background(toolbox: &Toolbox, call: &ToolCall) -> Result<()> {
-    let toolbox = toolbox.with_layers(&call.layers).ok();
-    let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
-    match &tool {
-        Some(tool) if tool.spec().guards.background == Background::Never => {
-            let name = &tool.spec().name;
-            Err(Error::Invalid(format!("`{name}` does not run in the background: call it and wait")))
-        }
-        _ => Ok(()),
     }
 }

@@ -374,7 +374,7 @@ pub(super) async fn write(
     let starter = run.kernel.starter(run.attribution.as_ref().and_then(|attribution| attribution.principal.clone()));
     let write = SessionWrite { session: session.clone(), at, change, by, access, starter };
     let verdict = run.kernel.store.sessions().write_session(write).await?;
-    run.kernel.after_session_write(&session, verdict.as_ref().ok().and_then(SessionAnswer::started));
+    run.kernel.after_session_write(session, verdict.as_ref().ok().and_then(SessionAnswer::started));
     if let (Some(reason), Ok(_)) = (closing, &verdict) {
         run.kernel.end_session_runs(session, &reason, UnfinishedRuns::Leave).await?;
     }

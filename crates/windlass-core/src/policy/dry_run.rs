@@ -97,7 +97,7 @@ pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> V
     let dry_run = DryRun { toolbox, policy: runtime, middleware: &[] };
     let predict = |case: &Hypothetical| match dry_run.enter(case) {
         Ok(entered) => entered.guarded(case, Some(&case.history)),
-        Err(prediction) => prediction,
+        Err(prediction) => *prediction,
     };
     calls.iter().map(predict).collect()
 }
@@ -121,15 +121,17 @@ impl DryRun<'_> {
 
     /// The stages up to the check of the arguments, as in `call/plan.rs`. The error is the prediction for a call that ends
     /// there.
-    pub(crate) fn enter(&self, case: &Hypothetical) -> Result<EnteredCall, Prediction> {
+    pub(crate) fn enter(&self, case: &Hypothetical) -> Result<EnteredCall, Box<Prediction>> {
         let call = case.call.clone().bounded();
         let name = call.tool().to_owned();
         let toolbox = match self.toolbox.with_layers(&call.layers) {
             Ok(toolbox) => toolbox,
-            Err(missing) => return Err(Prediction::refused(name, ToolError::unavailable(missing.to_string()))),
+            Err(missing) => {
+                return Err(Box::new(Prediction::refused(name, ToolError::unavailable(missing.to_string()))));
+            }
         };
         let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
-        let Some(tool) = found else { return Err(Prediction::refused(name, unknown(&toolbox, &call.tool))) };
+        let Some(tool) = found else { return Err(Box::new(Prediction::refused(name, unknown(&toolbox, &call.tool)))) };
         let shared = |text: &Option<String>| text.as_deref().map(Arc::from);
         let for_whom = Attribution { principal: shared(&case.principal), cause: shared(&case.cause) };
         let policy = EffectivePolicy::of(self.policy, tool.spec(), call.limits.as_deref());
@@ -137,8 +139,8 @@ impl DryRun<'_> {
         let mut entered = EnteredCall { name, tool, call, for_whom, policy, unprepared };
         match self.check(&mut entered, case.session.as_deref()) {
             Ok(None) => Ok(entered),
-            Ok(Some(verdict)) => Err(entered.ends(verdict)),
-            Err(error) => Err(entered.ends(Verdict::Refused(error))),
+            Ok(Some(verdict)) => Err(Box::new(entered.ends(verdict))),
+            Err(error) => Err(Box::new(entered.ends(Verdict::Refused(error)))),
         }
     }
 

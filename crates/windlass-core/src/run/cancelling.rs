@@ -1,5 +1,8 @@
 //! Cancelling a run, or a part of it: which runs and operations are told, and what follows.
 
+use std::sync::atomic::Ordering;
+
+use super::Run;
 use super::machine::Machine;
 use super::record::{Event, OpKind, Record};
 use crate::id::RunId;
@@ -88,6 +91,35 @@ impl Cancels {
     /// The reasons, for which waits ended without an answer.
     pub(super) fn reasons(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(|cancel| cancel.reason.as_str())
+    }
+}
+
+impl Run {
+    /// Whether there is a cancellation, of the run or of a part of it.
+    fn has_cancels(&self) -> bool {
+        self.cancels.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether an operation that is asked for now ends on a cancellation. It does not if it is part of cleaning up
+    /// after one.
+    pub(crate) fn heeds_cancel(&self, path: &Path) -> bool {
+        !self.has_cancels() || self.with(|machine| machine.heeds_cancel(path))
+    }
+
+    /// Whether the operation at `path` was cancelled.
+    pub(crate) fn is_cancelled_at(&self, path: &Path) -> bool {
+        self.has_cancels() && self.with(|machine| machine.is_cancelled_at(path))
+    }
+
+    /// The error of an attempt at `path` that ended because it was told to stop.
+    pub(crate) fn told_to_stop(&self, path: &Path) -> ToolError {
+        let unknown = || ToolError::Cancelled { reason: "cancelled".to_owned() };
+        self.with(|machine| machine.cancellation(path)).unwrap_or_else(unknown)
+    }
+
+    /// The cancellation error of the operation at `path`, if it must end on it.
+    pub(crate) fn cancellation(&self, path: &Path, heeds: bool) -> Option<ToolError> {
+        if heeds && self.has_cancels() { self.with(|machine| machine.cancellation(path)) } else { None }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs: their journal, the replay decision, the machine, and its driver.
 
+mod abandoned;
 mod budget;
 mod cancelling;
 pub mod check;
@@ -42,7 +43,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::store::{Answer, ArtifactId, Commit, Mail, StoreError};
 use crate::time::Timestamp;
-use crate::tool::{Effect, ToolError};
+use crate::tool::Effect;
 use history::RecordedOp;
 use machine::{Machine, Stop};
 use origin::Origins;
@@ -198,33 +199,6 @@ impl Run {
     /// Whether the run was cancelled, not only a part of it.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
-    }
-
-    /// Whether there is a cancellation, of the run or of a part of it.
-    fn has_cancels(&self) -> bool {
-        self.cancels.load(Ordering::Acquire) > 0
-    }
-
-    /// Whether an operation that is asked for now ends on a cancellation. It does not if it is part of cleaning up
-    /// after one.
-    pub(crate) fn heeds_cancel(&self, path: &Path) -> bool {
-        !self.has_cancels() || self.with(|machine| machine.heeds_cancel(path))
-    }
-
-    /// Whether the operation at `path` was cancelled.
-    pub(crate) fn is_cancelled_at(&self, path: &Path) -> bool {
-        self.has_cancels() && self.with(|machine| machine.is_cancelled_at(path))
-    }
-
-    /// The error of an attempt at `path` that ended because it was told to stop.
-    pub(crate) fn told_to_stop(&self, path: &Path) -> ToolError {
-        let unknown = || ToolError::Cancelled { reason: "cancelled".to_owned() };
-        self.with(|machine| machine.cancellation(path)).unwrap_or_else(unknown)
-    }
-
-    /// The cancellation error of the operation at `path`, if it must end on it.
-    pub(crate) fn cancellation(&self, path: &Path, heeds: bool) -> Option<ToolError> {
-        if heeds && self.has_cancels() { self.with(|machine| machine.cancellation(path)) } else { None }
     }
 
     /// Reads what an earlier owner's journal has at `path`, if no body asked for it yet.

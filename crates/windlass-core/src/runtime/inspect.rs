@@ -165,7 +165,7 @@ impl Runtime {
         };
         let mut entered = match dry_run.enter(&case) {
             Ok(entered) => entered,
-            Err(prediction) => return Ok(prediction),
+            Err(prediction) => return Ok(*prediction),
         };
         let answered = if case.prepare { prepare::ask(kernel, &mut entered, session).await } else { Ok(false) };
         Ok(match answered {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Runtime, Start, background, finished};
+use super::{Runtime, Start, finished};
 use crate::begin::{Calls, NewRun, Refusals, batch_asked};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
@@ -18,8 +18,9 @@ use crate::run::record::{Asked, Event, Finished, OpKind, Record};
 use crate::run::state::RunState;
 use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
 use crate::time::Times;
-use crate::tool::ToolError;
 use crate::tool::artifact::mentioned_in;
+use crate::tool::spec::Background;
+use crate::tool::{ToolError, Toolbox};
 
 /// The work of one run.
 #[derive(Clone, Debug)]
@@ -430,5 +431,18 @@ impl Submitted {
             ) => Err(error.into()),
             (source, _) => Err(Error::Unknown { run: self.run, source }),
         }
+    }
+}
+
+/// Refuses a call in the background whose tool does not run there.
+pub(super) fn background(toolbox: &Toolbox, call: &ToolCall) -> Result<()> {
+    let toolbox = toolbox.with_layers(&call.layers).ok();
+    let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
+    match &tool {
+        Some(tool) if tool.spec().guards.background == Background::Never => {
+            let name = &tool.spec().name;
+            Err(Error::Invalid(format!("`{name}` does not run in the background: call it and wait")))
+        }
+        _ => Ok(()),
     }
 }

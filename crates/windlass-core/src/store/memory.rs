@@ -35,7 +35,7 @@ use crate::run::record::Record;
 use crate::run::state::{RunInfo, RunState};
 use crate::time::{Clock, Timestamp};
 use artifacts::ArtifactTable;
-use check::CommitCheck;
+use check::{CommitCheck, change_order};
 use entry::{RunOwner, RunRow};
 use hooks::ChangeHooks;
 use sessions::Sessions;
@@ -418,28 +418,6 @@ impl Inner {
         let due: Vec<RunId> = woken.chain(self.abandoned(now, Some(worker))).take(limit).collect();
         let runs = due.into_iter().map(|run| (run, self.claim(run, worker, now))).collect();
         ClaimedDue { runs, next: self.next_wake(now) }
-    }
-}
-
-/// The order in which the changes of one commit are applied: the run before its generation, the generation before its
-/// records, all data of the run before its state, and the run before the references and messages it sends.
-fn change_order(change: &Change) -> u8 {
-    match change {
-        Change::Create(_) => 0,
-        Change::Continue => 1,
-        Change::Append(_) => 2,
-        Change::Doubts(_)
-        | Change::Parks(_)
-        | Change::Keys(_)
-        | Change::Leave(_)
-        | Change::Examined(_)
-        | Change::Consumed(_)
-        | Change::Outcomes { .. } => 3,
-        Change::State(_) => 4,
-        Change::Start { .. } => 5,
-        // A run must exist before it refers to something.
-        Change::Refer { .. } => 6,
-        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } | Change::Edit { .. } => 7,
     }
 }
 

@@ -79,13 +79,16 @@ impl fmt::Display for Layers {
 #[error("there is no layer `{0}`")]
 pub struct NoLayer(pub Arc<str>);
 
+/// Sources by name, with their tools.
+pub(super) type Sources = Vec<(Arc<str>, Arc<ToolTable>)>;
+
 /// The tools of one layer, or of the toolbox below all layers.
 #[derive(Default)]
 pub(super) struct LayerTools {
     pub(super) own: Arc<ToolTable>,
-    pub(super) sources: Vec<(Arc<str>, Arc<ToolTable>)>,
+    pub(super) sources: Sources,
     /// The sources whose tools belong to one session, by its name.
-    pub(super) by_session: FxHashMap<Arc<str>, Vec<(Arc<str>, Arc<ToolTable>)>>,
+    pub(super) by_session: FxHashMap<Arc<str>, Sources>,
     /// For a layer that shows only some names of the layers below: hides all others.
     pub(super) only: Option<Arc<ToolTable>>,
 }

@@ -422,7 +422,7 @@ async fn l28_w07_a_check_is_made_for_the_principal_of_the_token() {
 async fn l28_an_explanation_names_no_run_of_another_principal() {
     let world = World::new().await;
     let tokens = Tokens::of(&world.client).await;
-    let keyed = json!({"tool": "keyed", "session": "s", "wait_ms": 0});
+    let keyed = json!({"tool": "keyed", "wait_ms": 0});
     let first = tokens.ada.post("/v1/calls", keyed.clone()).await.is(202)["run"].as_str().unwrap().to_owned();
     item(&tokens.admin, &first).await;
     let second = tokens.bob.post("/v1/calls", keyed).await.is(202)["run"].as_str().unwrap().to_owned();

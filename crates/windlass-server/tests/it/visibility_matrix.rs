@@ -92,6 +92,8 @@ fn table() -> Vec<Row> {
         ("POST", "/v1/inbox/{id}/connect", empty(), Connection,                   "200 200 404 403 403 200 403 403 401 401 401"),
         // Affects only runs of the sender's principal.
         ("POST", "/v1/connections/post", empty(), Connection,                     "200 200 200 403 403 200 403 403 401 401 401"),
+        ("GET", "/v1/connections", no(), Connection,                              "200 200 200 200 403 403 403 403 401 401 401"),
+        ("DELETE", "/v1/connections/post", no(), Connection,                      "404 404 404 403 403 404 403 403 401 401 401"),
         // The reply key is the credential.
         ("POST", "/v1/replies/{key}", json!({"value": 1}), Input,                 "200 200 200 200 200 200 200 200 200 200 200"),
         // Tools.

@@ -195,3 +195,25 @@ impl Inner {
         self.runs.get(&run).ok_or(StoreError::NoSuchRun(run))?.refuse_mail(run, message, dedupe)
     }
 }
+
+/// The order in which the changes of one commit are applied: the run before its generation, the generation before its
+/// records, all data of the run before its state, and the run before the references and messages it sends.
+pub(super) fn change_order(change: &Change) -> u8 {
+    match change {
+        Change::Create(_) => 0,
+        Change::Continue => 1,
+        Change::Append(_) => 2,
+        Change::Doubts(_)
+        | Change::Parks(_)
+        | Change::Keys(_)
+        | Change::Leave(_)
+        | Change::Examined(_)
+        | Change::Consumed(_)
+        | Change::Outcomes { .. } => 3,
+        Change::State(_) => 4,
+        Change::Start { .. } => 5,
+        // A run must exist before it refers to something.
+        Change::Refer { .. } => 6,
+        Change::Mail { .. } | Change::Post { .. } | Change::Tools { .. } | Change::Edit { .. } => 7,
+    }
+}
