@@ -25,6 +25,11 @@ fn find(store: &dyn Store, key: &ConnectionKey) -> Option<StoredConnection> {
     must(block_on(store.connections().connection(key.clone())))
 }
 
+/// The connection, which must exist.
+fn stored(store: &dyn Store, key: &ConnectionKey) -> StoredConnection {
+    find(store, key).unwrap_or_else(|| panic!("{key} does not exist"))
+}
+
 fn text(store: &dyn Store, key: &ConnectionKey) -> Option<String> {
     find(store, key)?.credential.map(|credential| credential.expose().to_owned())
 }
@@ -68,14 +73,14 @@ pub(super) fn e06_a_connection_is_kept_for_its_provider_and_principal(store: &dy
         revision: 5,
         has_credential: true,
     };
-    assert_eq!(find(store, &ada).unwrap().info, expected);
+    assert_eq!(stored(store, &ada).info, expected);
     assert_eq!((text(store, &ada), text(store, &none)), (Some("a1".to_owned()), Some("n1".to_owned())));
     assert_eq!(find(store, &bob), None, "another principal has none");
-    let declared = find(store, &key("mail", "ada")).unwrap();
+    let declared = stored(store, &key("mail", "ada"));
     assert!(declared.credential.is_none() && !declared.info.has_credential);
     write(store, &ada, 5, connect("a2", None));
     let replaced = ConnectionInfo { expires: None, revision: 6, ..expected };
-    assert_eq!(find(store, &ada).unwrap().info, replaced, "its revision grows, whatever the clock says");
+    assert_eq!(stored(store, &ada).info, replaced, "its revision grows, whatever the clock says");
     assert_eq!(text(store, &ada), Some("a2".to_owned()));
     assert_eq!(list(store, ConnectionsOf::All), [none.clone(), ada.clone(), key("mail", "ada")]);
     assert_eq!(list(store, ConnectionsOf::Principal(None)), [none]);
@@ -92,18 +97,18 @@ pub(super) fn e06_only_the_credential_that_was_meant_expires_or_is_refreshed(sto
     assert!(!write(store, &git, 1, expire(Rejected::SetBy(at(9)))).changed, "there is none");
     assert!(!write(store, &git, 1, refresh(1)).changed);
     write(store, &git, 10, connect("old", Some(50)));
-    let revision = find(store, &git).unwrap().info.revision;
+    let revision = stored(store, &git).info.revision;
     assert!(!write(store, &git, 20, expire(Rejected::Revision(revision - 1))).changed);
     assert!(!write(store, &git, 20, expire(Rejected::SetBy(at(9)))).changed);
-    assert!(find(store, &git).unwrap().info.is_valid(at(20)));
+    assert!(stored(store, &git).info.is_valid(at(20)));
     assert!(write(store, &git, 20, expire(Rejected::Revision(revision))).changed);
-    let expired = find(store, &git).unwrap();
+    let expired = stored(store, &git);
     assert_eq!((expired.info.expires, expired.info.problem.as_deref()), (Some(at(20)), Some("401")));
     assert_eq!((expired.info.revision, text(store, &git)), (revision, Some("old".to_owned())), "it is not lost");
     assert!(write(store, &git, 60, expire(Rejected::SetBy(at(10)))).changed);
-    assert_eq!(find(store, &git).unwrap().info.expires, Some(at(20)), "it expires only once");
+    assert_eq!(stored(store, &git).info.expires, Some(at(20)), "it expires only once");
     assert!(write(store, &git, 61, refresh(revision)).changed);
-    let fresh = find(store, &git).unwrap().info;
+    let fresh = stored(store, &git).info;
     assert_eq!((fresh.expires, fresh.problem, fresh.created, fresh.updated), (None, None, at(10), at(61)));
     assert_eq!(text(store, &git), Some("new".to_owned()));
     assert!(!write(store, &git, 62, refresh(revision)).changed, "a late refresh does not replace a newer credential");
@@ -132,7 +137,7 @@ pub(super) fn e06_connecting_tells_the_runs_of_the_principal_in_the_same_step(st
     let refresh = |revision| ConnectionChange::Refresh { revision, credential: Credential::new("x"), expires: None };
     write(store, &key("mail", "ada"), 13, ConnectionChange::Delete);
     assert_eq!(mail(store, 4), Vec::new(), "a deletion tells no run");
-    let revision = find(store, &key("git", "ada")).unwrap().info.revision;
+    let revision = stored(store, &key("git", "ada")).info.revision;
     assert_eq!(told(&write(store, &key("git", "ada"), 14, refresh(revision))), [1], "a refresh wakes as well");
     assert_eq!(mail(store, 2), Vec::new(), "the other principal is told nothing");
 }
