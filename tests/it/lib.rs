@@ -29,6 +29,10 @@ struct People;
 struct Principals;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/connections.md")]
+struct Connections;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/operating.md")]
 struct Operating;
 

@@ -68,7 +68,7 @@ pub(crate) static SECRET_NAME: Form =
 
 pub(crate) static SECRET: Form = Form {
     what: "a reference such as \"env:STRIPE_KEY\" or \"file:/run/secrets/stripe\"",
-    pattern: Some(r"^(env|file):.+$"),
+    pattern: Some(r"^(env|file|session|connection):.+$"),
     check: secret,
 };
 
@@ -197,11 +197,11 @@ fn secret_name(text: &str) -> Result<(), FormError> {
 /// A value that is not a reference may be the secret itself, so it is not printed.
 fn secret(text: &str) -> Result<(), FormError> {
     let problem = match text.split_once(':') {
-        Some(("env" | "file", "")) => "the reference has no name",
+        Some(("env" | "file" | "session" | "connection", "")) => "the reference has no name",
         Some(("env", name)) if name.contains(['=', '\0', ' ']) => {
             "the reference does not name a valid environment variable"
         }
-        Some(("env" | "file", _)) => return Ok(()),
+        Some(("env" | "file" | "session" | "connection", _)) => return Ok(()),
         _ => {
             "a secret must not be written in this file; refer to it with \"env:NAME\" for an environment variable or \
              \"file:PATH\" for a file"

@@ -120,7 +120,7 @@ pub(crate) static ROOT: Section = Section {
         key(
             "secrets",
             Kind::Map(&SECRET_NAME, &Kind::String(&SECRET)),
-            "References to secrets: NAME = \"env:VARIABLE\" or \"file:PATH\". Other keys use a secret as ${secret:NAME}. It is \
+            "References to secrets: NAME = \"env:VARIABLE\", \"file:PATH\", \"session:NAME\" (of the call's session) or \"connection:PROVIDER\" (of its principal). Other keys use a secret as ${secret:NAME}. It is \
              read again for every call, and never printed.",
         ),
         key(
