@@ -38,7 +38,7 @@ impl SessionView {
     }
 
     /// The tools that the session shows, as a model sees them in the scope of the call. In a step, use the
-    /// [session](crate::Ctx::session) of the body instead.
+    /// [session](crate::ctx::Ctx::session) of the body instead.
     pub fn tools(&self) -> ToolResult<Listings> {
         let toolbox = self.toolbox.as_ref();
         let toolbox = toolbox.ok_or_else(|| ToolError::failed("a step lists no tools; use `ctx.session().tools()`"))?;

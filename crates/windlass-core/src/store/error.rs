@@ -62,7 +62,7 @@ pub enum StoreError {
     #[error("the journal of run {0} is no longer kept, only its summary; the run ended too long ago")]
     JournalGone(RunId),
     /// The journal contains encrypted secrets that the store cannot decrypt now. Nothing is lost, and other runs are
-    /// not affected. A claim still succeeds: see [`Claimed::sealed`].
+    /// not affected. A claim still succeeds: see [`Claimed::sealed`](super::Claimed::sealed).
     #[error(
         "the journal of run {run} has secrets that cannot be opened: {why}; put the key back, or purge the run after \
          it has ended or was finished by hand"
@@ -74,7 +74,7 @@ pub enum StoreError {
         why: String,
     },
     /// The stored data is not what was written. The error names the run and the location instead of returning wrong
-    /// data; other runs are not affected. A claim still succeeds: see [`Claimed::damaged`].
+    /// data; other runs are not affected. A claim still succeeds: see [`Claimed::damaged`](super::Claimed::damaged).
     #[error("{}", damage::message(run.as_ref(), place))]
     Damaged {
         /// The run, if it is known.
