@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use windlass::Artifact;
-use windlass::store::{Access, ArtifactError, ArtifactId, ArtifactReader, Stored};
+use windlass::store::{Access, ArtifactError, ArtifactId, Stored};
 
 use super::calls::check_session;
-use super::range::{ByteRange, parse_range};
+use super::download::Shown;
 use super::sessions::session;
 use crate::access::{Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, PathParam, Query, content_length, drain_body, incomplete_body, shortened};
-use crate::guard::{BufferedBytes, QuotaClient, too_many_bytes};
+use crate::guard::{QuotaClient, too_many_bytes};
 use crate::refusal::{ApiResult, Refusal};
 use crate::response::located;
 use crate::wire::ArtifactResponse;
@@ -204,66 +202,17 @@ pub(super) async fn read(
             _ => UNKNOWN_TYPE.to_owned(),
         },
     };
-    let header = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let matches_tag =
-        |list: &str| list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == "*" || one == tag);
-    if header(header::IF_NONE_MATCH).is_some_and(matches_tag) {
-        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
-    }
-    let size = reader.size();
-    let range = header(header::RANGE).filter(|_| header(header::IF_RANGE).is_none_or(|seen| seen.trim() == tag));
-    let (status, first, end) = match parse_range(range, size) {
-        ByteRange::Whole => (StatusCode::OK, 0, size),
-        ByteRange::Part(first, last) => (StatusCode::PARTIAL_CONTENT, first, last + 1),
-        ByteRange::Unsatisfiable => {
-            let detail = format!("the range starts after the end of the artifact, which has {size} bytes");
-            let (status, title) = (StatusCode::RANGE_NOT_SATISFIABLE, "Range not satisfiable");
-            return Err(Refusal::new(status, "range_not_satisfiable", title, detail)
-                .header(header::CONTENT_RANGE, &format!("bytes */{size}")));
-        }
+    let shown = Shown {
+        what: "artifact",
+        tag,
+        size: reader.size(),
+        disposition: if is_inline(&media_type) { "inline" } else { "attachment" },
+        media_type,
+        cache: "private, max-age=31536000, immutable",
     };
-    let mut response = Response::new(Body::from_stream(chunks(reader, first, end)));
-    *response.status_mut() = status;
-    let text = |text: String| HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
-    let into = response.headers_mut();
-    // Keeps a browser from executing the content.
-    into.insert(header::CONTENT_DISPOSITION, text(disposition(&media_type)));
-    into.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
-    into.insert(header::CONTENT_TYPE, text(media_type));
-    into.insert(header::CONTENT_LENGTH, text((end - first).to_string()));
-    into.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    into.insert(header::ETAG, text(tag));
-    into.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=31536000, immutable"));
-    if status == StatusCode::PARTIAL_CONTENT {
-        into.insert(header::CONTENT_RANGE, text(format!("bytes {first}-{}/{size}", end - 1)));
-    }
-    let most = windlass::limits::ARTIFACT_PIECE * 2;
-    response.extensions_mut().insert(BufferedBytes(usize::try_from(end - first).unwrap_or(most).min(most)));
-    Ok(response)
-}
-
-fn disposition(media_type: &str) -> String {
-    if is_inline(media_type) { "inline" } else { "attachment" }.to_owned()
-}
-
-/// The content in chunks. An error ends the response early, which the client notices by its length.
-fn chunks(
-    reader: ArtifactReader,
-    first: u64,
-    end: u64,
-) -> impl futures_util::Stream<Item = Result<Bytes, ArtifactError>> + Send {
-    futures_util::stream::unfold((reader, first), move |(reader, at)| async move {
-        if at >= end {
-            return None;
-        }
-        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(windlass::limits::ARTIFACT_PIECE);
-        match reader.read_at(at, length).await {
-            Ok(bytes) if bytes.is_empty() => None,
-            Ok(bytes) => {
-                let next = at + bytes.len() as u64;
-                Some((Ok(Bytes::from(bytes)), (reader, next)))
-            }
-            Err(error) => Some((Err(error), (reader, end))),
-        }
+    let reader = Arc::new(reader);
+    shown.respond(&headers, move |at, length| {
+        let reader = reader.clone();
+        async move { reader.read_at(at, length).await }
     })
 }

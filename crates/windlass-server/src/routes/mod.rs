@@ -6,6 +6,7 @@ mod calls;
 mod clients;
 mod connections;
 mod decisions;
+mod download;
 mod events;
 mod inbox;
 mod meta;

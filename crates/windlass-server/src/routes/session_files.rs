@@ -1,23 +1,22 @@
 //! The files of sessions: list, download, upload, delete and search.
 
-use axum::body::{Body, Bytes};
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use windlass::session::{
-    ArtifactId, FileError, FileExpectation, FileInfo, FileReader, FileRefusal, Grep, Session, SessionPath,
-};
+use windlass::session::{ArtifactId, FileError, FileExpectation, FileInfo, FileRefusal, Grep, Session, SessionPath};
 
+use super::download::Shown;
 use super::paging::page_size;
-use super::range::{ByteRange, parse_range};
 use super::sessions::{existing, refused, session};
 use crate::access::{Authorized, Call, Identity, Read};
 use crate::app::Shared;
 use crate::extract::{PathParam, Query, content_length, drain_body, incomplete_body, shortened};
-use crate::guard::{BufferedBytes, QuotaClient, too_many_bytes};
+use crate::guard::{QuotaClient, too_many_bytes};
 use crate::refusal::{ApiResult, Refusal};
 use crate::response::{json, ok};
 use crate::wire::{FileEntry, FileKind, FileLine, FilePage, FileSearch};
@@ -212,63 +211,18 @@ pub(super) async fn read(
     let session = to_read(&app, &authorized.identity, &name).await?;
     let reader = session.files().open(&path).await.map_err(file_refused)?.ok_or_else(|| no_file(&path, &session))?;
     let tag = reader.file().content.as_ref().map(tag).unwrap_or_default();
-    let value = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let matches_tag =
-        |list: &str| list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == "*" || one == tag);
-    if value(header::IF_NONE_MATCH).is_some_and(matches_tag) {
-        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
-    }
-    let size = reader.size();
-    let range = value(header::RANGE).filter(|_| value(header::IF_RANGE).is_none_or(|seen| seen.trim() == tag));
-    let (status, first, end) = match parse_range(range, size) {
-        ByteRange::Whole => (StatusCode::OK, 0, size),
-        ByteRange::Part(first, last) => (StatusCode::PARTIAL_CONTENT, first, last + 1),
-        ByteRange::Unsatisfiable => {
-            let detail = format!("the range starts after the end of the file, which has {size} bytes");
-            let (status, title) = (StatusCode::RANGE_NOT_SATISFIABLE, "Range not satisfiable");
-            return Err(Refusal::new(status, "range_not_satisfiable", title, detail)
-                .header(header::CONTENT_RANGE, &format!("bytes */{size}")));
-        }
+    let shown = Shown {
+        what: "file",
+        tag,
+        size: reader.size(),
+        disposition: "attachment",
+        media_type: "application/octet-stream".to_owned(),
+        cache: "private, no-cache",
     };
-    let mut response = Response::new(Body::from_stream(chunks(reader, first, end)));
-    *response.status_mut() = status;
-    let text = |text: String| HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
-    let into = response.headers_mut();
-    // Keeps a browser from executing the content.
-    into.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
-    into.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
-    into.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    into.insert(header::CONTENT_LENGTH, text((end - first).to_string()));
-    into.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    into.insert(header::ETAG, text(tag));
-    into.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    if status == StatusCode::PARTIAL_CONTENT {
-        into.insert(header::CONTENT_RANGE, text(format!("bytes {first}-{}/{size}", end - 1)));
-    }
-    let most = windlass::limits::ARTIFACT_PIECE * 2;
-    response.extensions_mut().insert(BufferedBytes(usize::try_from(end - first).unwrap_or(most).min(most)));
-    Ok(response)
-}
-
-/// The content in chunks. An error ends the response early, which the client notices by its length.
-fn chunks(
-    reader: FileReader,
-    first: u64,
-    end: u64,
-) -> impl futures_util::Stream<Item = Result<Bytes, FileError>> + Send {
-    futures_util::stream::unfold((reader, first), move |(reader, at)| async move {
-        if at >= end {
-            return None;
-        }
-        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(windlass::limits::ARTIFACT_PIECE);
-        match reader.read_at(at, length).await {
-            Ok(bytes) if bytes.is_empty() => None,
-            Ok(bytes) => {
-                let next = at + bytes.len() as u64;
-                Some((Ok(Bytes::from(bytes)), (reader, next)))
-            }
-            Err(error) => Some((Err(error), (reader, end))),
-        }
+    let reader = Arc::new(reader);
+    shown.respond(&headers, move |at, length| {
+        let reader = reader.clone();
+        async move { reader.read_at(at, length).await }
     })
 }
 
