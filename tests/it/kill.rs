@@ -165,6 +165,24 @@ pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Opti
     run_ahead(test, dir, kill_at, 0)
 }
 
+/// Kills the child at every point of its work, one after the other, and lets another one continue: the result is always
+/// the same. Undisturbed it makes at least so many writes.
+pub(crate) fn every_kill_ends_the_same(child: &str, expected: &Value, writes: usize) {
+    for kill_at in 0..MOST_POINTS {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (first, before) = run_child(child, dir.path(), Some(kill_at));
+        if let Some(result) = first {
+            assert_eq!(result, *expected);
+            assert!(before.iter().filter(|point| *point == "after write").count() >= writes, "{before:?}");
+            return;
+        }
+        let place = before.last().cloned().unwrap_or_default();
+        let (second, after) = run_child(child, dir.path(), None);
+        assert_eq!(second.as_ref(), Some(expected), "killed at {kill_at} ({place}); then {after:?}");
+    }
+    panic!("the scenario has more than {MOST_POINTS} points");
+}
+
 /// The same with a child that may be this many points ahead of its parent, so that it is killed in the middle of other
 /// work.
 pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: usize) -> (Option<Value>, Vec<String>) {

@@ -12,7 +12,7 @@ use windlass::{Ctx, Tool, ToolCall, ToolResult, Windlass};
 
 use crate::crash::on_sqlite;
 use crate::crash_parks::{HOUR, check_parked};
-use crate::kill::{DIR, MOST_POINTS, report, run_child};
+use crate::kill::{DIR, every_kill_ends_the_same, report};
 
 fn text(bytes: Option<Vec<u8>>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -137,19 +137,7 @@ fn child() {
 
 #[test]
 fn e15_every_kill_leaves_each_change_once_and_the_same_result() {
-    for kill_at in 0..MOST_POINTS {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (first, before) = run_child("session_files_crash::child", dir.path(), Some(kill_at));
-        if let Some(result) = first {
-            assert_eq!(result, expected());
-            assert!(before.iter().filter(|point| *point == "after write").count() >= 9, "{before:?}");
-            return;
-        }
-        let place = before.last().cloned().unwrap_or_default();
-        let (second, after) = run_child("session_files_crash::child", dir.path(), None);
-        assert_eq!(second, Some(expected()), "killed at {kill_at} ({place}); then {after:?}");
-    }
-    panic!("the scenario has more than {MOST_POINTS} points");
+    every_kill_ends_the_same("session_files_crash::child", &expected(), 9);
 }
 
 const STREAM: &str = "WINDLASS_TEST_FILE_STREAM";

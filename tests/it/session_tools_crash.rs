@@ -11,7 +11,7 @@ use windlass::testing::{CrashMatrix, Watched};
 use windlass::{Ctx, Effect, Output, Tool, ToolCall, ToolResult, Windlass};
 
 use crate::crash_parks::{HOUR, check_parked};
-use crate::kill::{DIR, MOST_POINTS, report, run_child};
+use crate::kill::{DIR, every_kill_ends_the_same, report};
 
 async fn names(ctx: &mut Ctx) -> ToolResult<Vec<Arc<str>>> {
     Ok(ctx.session().tools().await?.into_iter().map(|tool| tool.name).collect())
@@ -111,17 +111,5 @@ fn child() {
 
 #[test]
 fn l20_b02_every_kill_leaves_the_same_tools_and_the_same_result() {
-    for kill_at in 0..MOST_POINTS {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (first, before) = run_child("session_tools_crash::child", dir.path(), Some(kill_at));
-        if let Some(result) = first {
-            assert_eq!(result, expected());
-            assert!(before.iter().filter(|point| *point == "after write").count() >= 7, "{before:?}");
-            return;
-        }
-        let place = before.last().cloned().unwrap_or_default();
-        let (second, after) = run_child("session_tools_crash::child", dir.path(), None);
-        assert_eq!(second, Some(expected()), "killed at {kill_at} ({place}); then {after:?}");
-    }
-    panic!("the scenario has more than {MOST_POINTS} points");
+    every_kill_ends_the_same("session_tools_crash::child", &expected(), 7);
 }

@@ -10,7 +10,7 @@ use windlass::testing::{CrashMatrix, Watched};
 use windlass::{Ctx, Effect, Output, Tool, ToolCall, ToolResult, Windlass};
 
 use crate::crash_parks::{HOUR, check_parked};
-use crate::kill::{DIR, MOST_POINTS, report, run_child};
+use crate::kill::{DIR, every_kill_ends_the_same, report};
 
 fn says(text: &str) -> NewMessage {
     NewMessage::text(Author::Agent, text)
@@ -111,17 +111,5 @@ fn child() {
 
 #[test]
 fn l20_l25_every_kill_leaves_each_message_once_and_the_same_result() {
-    for kill_at in 0..MOST_POINTS {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (first, before) = run_child("sessions_crash::child", dir.path(), Some(kill_at));
-        if let Some(result) = first {
-            assert_eq!(result, expected());
-            assert!(before.iter().filter(|point| *point == "after write").count() >= 7, "{before:?}");
-            return;
-        }
-        let place = before.last().cloned().unwrap_or_default();
-        let (second, after) = run_child("sessions_crash::child", dir.path(), None);
-        assert_eq!(second, Some(expected()), "killed at {kill_at} ({place}); then {after:?}");
-    }
-    panic!("the scenario has more than {MOST_POINTS} points");
+    every_kill_ends_the_same("sessions_crash::child", &expected(), 7);
 }
